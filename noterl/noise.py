@@ -16,10 +16,6 @@ from noterl.schedules import Schedule
 from noterl.utils.checks import check_count, check_int, finite, non_negative, positive
 
 
-def _optional_non_negative(name: str, value: Any) -> float | None:
-    return None if value is None else non_negative(name, value)
-
-
 def _floats(name: str, value: Any, axes: tuple[str, ...]) -> NDArray[np.float64]:
     """Return an array with these axes, or raise a ValueError that names the attribute."""
     numbers = np.array(value)
@@ -78,7 +74,7 @@ class NoiseProcess(Explorer):
     tunables: ClassVar[dict[str, Any]] = {
         "mu": finite,
         "sigma": non_negative,
-        "sigma_min": _optional_non_negative,
+        "sigma_min": lambda name, value: None if value is None else non_negative(name, value),
         "n_steps_annealing": check_count,
         "n": partial(check_int, least=0),
     }

@@ -388,8 +388,7 @@ class SoftmaxPolicy(Policy):
         if mask is not None:
             totals = values.sum(axis=1, keepdims=True, dtype=np.float64)
             # If all legal actions have the probability 0, they are equally probable.
-            weights = np.where(totals > 0, values, mask)
-            return sample_indices(weights, self.generator.random(len(values)))
+            return sample_indices(np.where(totals > 0, values, mask), self.generator.random(len(values)))
         totals = values.sum(axis=1, dtype=np.float64)
         # The comparison is False for NaN, so NaN is rejected too.
         valid = (np.abs(totals - 1.0) <= 1e-3) & (values >= 0).all(axis=1)

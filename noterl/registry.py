@@ -40,8 +40,7 @@ def register(cls: Class) -> Class:
     ...     pass
     """
     other = _registry.get(cls.__name__)
-    origin = (cls.__module__, cls.__qualname__)
-    if other is not None and (other.__module__, other.__qualname__) != origin:
+    if other is not None and (other.__module__, other.__qualname__) != (cls.__module__, cls.__qualname__):
         # A notebook's cell or a reloaded module may define the same class again.
         raise ValueError(
             f"register(cls): the name {cls.__name__!r} is taken by {other.__module__}.{other.__qualname__}; "

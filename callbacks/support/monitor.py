@@ -124,9 +124,8 @@ class Monitor:
         for other in owner.agent.callbacks:
             if self.name in other.adds and getattr(other, "background", False):
                 raise ValueError(
-                    f"monitor: {type(owner).__name__} cannot keep the weights of the best {self.name!r}, which "
-                    f"{type(other).__name__}(background=True) adds when they have changed: use {type(other).__name__}"
-                    "(on_best=path), or background=False"
+                    f"monitor: {type(owner).__name__} cannot keep the weights of the best {self.name!r}, because they "
+                    "have changed when a result of background=True is known: use Evaluate(on_best=path)"
                 )
 
     def is_current(self, steps: int) -> bool:

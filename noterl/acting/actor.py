@@ -167,7 +167,6 @@ class Actor:
         The generator samples the noise in the weights of a noisy network; None for none.
         """
         inputs = self.network_inputs(observations)
-        values: np.ndarray
         if noise is not None:
             return self.forward(inputs, noise), state
         values, state = self.forward.with_state(inputs, state) if state else (self.forward(inputs), state)

@@ -116,8 +116,7 @@ def help_of_arguments(function: Callable[..., Any]) -> dict[str, str]:
     """Return the first sentence about each argument, from the docstrings of a function, or a class with all bases."""
     parse = require("docstring_parser", "cli", "the command noterl").parse
     sentences: dict[str, str] = {}
-    documented = function.__mro__[:-1] if isinstance(function, type) else [function]
-    for owner in documented:
+    for owner in function.__mro__[:-1] if isinstance(function, type) else [function]:
         for parameter in parse(inspect.cleandoc(owner.__doc__ or "")).params:
             text = _first_sentence(parameter.description or "")
             # A class comes before its bases, so the sentence of the base fills only what is missing.

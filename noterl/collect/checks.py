@@ -50,7 +50,6 @@ def check_state(
         ledger["policy_state"] = _states(start, count)
     expected = {"lanes": ListOf(lane), "ledger": ledger}
     action_space = source.action_space
-    actions: list[Any]
     log = ActionLog(action_space, count if "vector" in state else None)
     recorded = (Array(log.dtype, (None, *log.shape[1:])), None)
     if "device" in state:

@@ -239,8 +239,7 @@ class VectorLanes(Lanes):
             over = same_step and (transition.terminated or transition.truncated)
             # An info of all lanes may have the value beside `final_info`, as that of `Atari` does.
             for is_final in (False, over) if is_clipped else ():
-                names = (UNCLIPPED_REWARD,)
-                of_lane = info_of_lane(info, lane, names, self.num_envs, over=is_final)
+                of_lane = info_of_lane(info, lane, (UNCLIPPED_REWARD,), self.num_envs, over=is_final)
                 reward = float(of_lane.get(UNCLIPPED_REWARD, reward))
             if ledger.reductions:
                 ledger.info[lane].add(info_of_lane(info, lane, ledger.reductions, self.num_envs, over=over))

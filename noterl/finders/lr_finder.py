@@ -205,8 +205,7 @@ class LRFinder(Finder):
         means = self.curves(self.metric)[self._mean][1]
         best = curves.best_index(means, self._window, rising=rising)
         assert best is not None  # there is a suggestion
-        gained = curves.gained_index(means, self._window, best, rising=rising)
-        return 4 * (gained - index) <= len(rates)
+        return 4 * (curves.gained_index(means, self._window, best, rising=rising) - index) <= len(rates)
 
     @property
     def _mean(self) -> str:

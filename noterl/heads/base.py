@@ -202,8 +202,7 @@ def split(values: Any, sizes: Sequence[int]) -> list[Any]:
     """Split `[N, sum(sizes)]`, an array or a tensor, into parts `[N, size]`."""
     if len(sizes) == 1:
         return [values]
-    ends = np.cumsum(sizes).tolist()
-    return [values[:, end - size : end] for end, size in zip(ends, sizes, strict=True)]
+    return [values[:, end - size : end] for end, size in zip(np.cumsum(sizes).tolist(), sizes, strict=True)]
 
 
 def one_of(actions: np.ndarray, index: int, space: spaces.Space[Any]) -> Any:

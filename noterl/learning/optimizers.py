@@ -138,8 +138,7 @@ def copy_without_state(
     new = (optimizer_class or type(optimizer)).from_config(values)
     new.noterl_schedule = schedule
     # They are not part of the config.
-    excluded = {name: value for name, value in vars(optimizer).items() if name in _EXCLUDED}
-    vars(new).update(excluded)
+    vars(new).update({name: value for name, value in vars(optimizer).items() if name in _EXCLUDED})
     return new
 
 

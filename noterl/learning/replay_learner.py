@@ -221,7 +221,6 @@ class ReplayLearner(Learner):
     def gather(self, sample: Sample) -> Batch:
         """Return the batches `[K, B, ...]` of a sample, encoded and normalized in the form for networks."""
         algorithm = self.algorithm
-        assert sample.gamma is not None
         batch = self.memory.gather(sample, gamma=sample.gamma)
         encoder = algorithm.spaces.encoder
         # The memory keeps other dtypes of a Box, such as int16.

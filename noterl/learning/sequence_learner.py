@@ -34,7 +34,6 @@ class SequenceLearner(StoredRolloutLearner):
         ValueError: if the agent may stop epochs early, or `replay_ratio` or `replay_starts` is not allowed.
     """
 
-    sequences: Sequences
     stores_normalized = False
     batch_axis = 1  # the sequences of a batch `[T, N, ...]`
 
@@ -56,7 +55,7 @@ class SequenceLearner(StoredRolloutLearner):
     def build_memory(self) -> None:
         """Allocate the replay memory."""
         super().build_memory()
-        self.sequences = Sequences(self.replay, self.rollout.length)
+        self.sequences: Sequences = Sequences(self.replay, self.rollout.length)
 
     def open(self, num_envs: int) -> None:
         """Allocate the rollout for this number of lanes.

@@ -147,7 +147,6 @@ class Settings:
         if algorithm.memory == "rollout":
             size = self.arguments.get("batch_size", 0)
             settings["least_rows"] = 0 if isinstance(size, str) else int(size)
-        learner: Learner
         if self.replay is None:
             learner = RolloutLearner(algorithm, **settings)
         else:

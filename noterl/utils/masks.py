@@ -84,7 +84,7 @@ def read_masks(value: Any, space: spaces.Space[Any], rows: int) -> Array:
         raise ValueError(f"{name} must be None for the action space {space}, got {value!r}")
     masks = [tuple(part[row] for part in value) for row in range(rows)] if isinstance(value, tuple) else value
     # Not `np.ndim`: a mask may be a tuple of arrays of different lengths.
-    if len(masks) != rows or not all(isinstance(mask, tuple) or np.ndim(mask) for mask in masks):
+    if not len(masks) == rows > 0 or not all(isinstance(mask, tuple) or np.ndim(mask) for mask in masks):
         raise ValueError(f"{name} must hold a mask for each of the {rows} observations, got {value!r:.200}")
     return np.stack([read_mask(mask, space, name=name) for mask in masks])
 

@@ -135,8 +135,6 @@ class RayWorker(WorkerHandle):
         pid: the number of the actor's process; None until the actor has started.
     """
 
-    pipe: _LearnerPipe
-
     def __init__(self, job: Job, memory: SharedMemory, weights: _Weights | None, options: dict[str, Any]) -> None:
         index = job.index
         super().__init__(job, memory.arrays[f"control/{index}"])
@@ -160,7 +158,7 @@ class RayWorker(WorkerHandle):
         specs = [spec for spec in job.specs if _is_needed(spec.name, index)]
         self._needs = f"{options['num_cpus']:g} CPUs and {options['resources']}"
         lanes = self._own.start, self._own.stop
-        self.pipe = _LearnerPipe()
+        self.pipe: _LearnerPipe = _LearnerPipe()
         try:
             actor = ray.remote(concurrency_groups=_THREADS)(RayActor)
             self.actor: Any = actor.options(**options).remote(index, lanes, specs, job.shapes)

@@ -52,8 +52,6 @@ class Rounds(ABC):
     explorers: tuple[str, ...] = ()
     num_outputs = 0
     least = 2
-    publisher: Publisher
-    phases: Phases
     lead: Lead
     _phases: type[Phases] = Phases
 
@@ -75,8 +73,8 @@ class Rounds(ABC):
         Args:
             pool: the entry "pool" of the restored state; empty if nothing is restored.
         """
-        self.publisher = Publisher(self.actor, self.weights(), pool.get("seen", []))
-        self.phases = self._phases(self.lanes, self.publisher)
+        self.publisher: Publisher = Publisher(self.actor, self.weights(), pool.get("seen", []))
+        self.phases: Phases = self._phases(self.lanes, self.publisher)
 
     def weights(self) -> SharedWeights | None:
         """Return the weights that workers read; None if the learner chooses the actions."""

@@ -144,8 +144,7 @@ class Team:
 
 def columns(sizes: Sequence[int]) -> list[slice]:
     """Return the slices of parts of these sizes that lie side by side."""
-    ends = list(itertools.accumulate(sizes))
-    return [slice(end - size, end) for end, size in zip(ends, sizes, strict=True)]
+    return [slice(end - size, end) for end, size in zip(itertools.accumulate(sizes), sizes, strict=True)]
 
 
 def _split(

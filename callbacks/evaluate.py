@@ -81,7 +81,7 @@ class Evaluate(StatefulCallback):
 
     takes_epochs = True
     saved = ("results", "best", "_unlogged")
-    is_evaluating = False
+    is_evaluating: bool = False
 
     def __init__(
         self,

@@ -73,7 +73,7 @@ class StateSequences(Ring):
         super().__init__(max(1, spec.count(storage.capacity)))
         self.storage: Storage = storage
         self.spec: SequenceSpec = spec
-        self.spacing = spec.every
+        self.spacing: int = spec.every
         self._rows = np.zeros((self.capacity, spec.length), np.int64)  # insertion numbers of the transitions
         self._starts = np.zeros(self.capacity, np.bool_)
         self._state = {name: np.zeros((self.capacity, *shape), dtype) for name, (shape, dtype) in spec.state.items()}

@@ -52,7 +52,7 @@ class Ring:
     """
 
     frames = 1
-    spacing = 1
+    spacing: int = 1
 
     def __init__(self, capacity: int) -> None:
         self.capacity: int = capacity

@@ -464,6 +464,19 @@ class Wandering(noterl.Agent):
         return ops.mean(ops.square(self.actor(batch.observation)))
 
 
+def test_fields_of_info_are_stored_on_the_host() -> None:
+    class Weighted(noterl.A2C):
+        info_spec = {"importance": ((), np.float32, 1.0)}  # noqa: RUF012
+
+        def prepare(self, rollout: Batch) -> dict[str, Any]:
+            assert "importance" in rollout.extra
+            return super().prepare(rollout)
+
+    agent = Weighted(line(), hidden=(4,), rollout_steps=8, seed=1)
+    fit(agent, 24)
+    assert isinstance(agent._parts.session.lanes, VectorLanes) and agent.updates
+
+
 def test_noise_of_rollouts_anneals_as_on_the_host() -> None:
     found = []
     for callbacks in ([], [_Hosted()]):

@@ -49,11 +49,11 @@ class Stack(threading.local, Generic[T]):
     @contextmanager
     def holding(self, item: T) -> Iterator[None]:
         """Keep an item on top inside the context."""
-        self.push(item)
+        self._items.append(item)
         try:
             yield
         finally:
-            self.pop()
+            self._items.pop()
 
 
 # Keras counts updates in int32, except on TensorFlow, and Nadam adds 2. Beyond that the count would be negative, and a

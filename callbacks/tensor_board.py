@@ -24,7 +24,8 @@ class TensorBoard(Callback):
     """Write the numeric metrics of each finished episode for TensorBoard; the step is the number of environment steps.
 
     The agent's `configuration` is a table in the tab "Text" and a row in the tab "HParams", with the rewards. The
-    results of `Agent.evaluate` during training and of the callback `Evaluate` are curves under "evaluation/".
+    results of `Agent.evaluate` during training and of the callback `Evaluate` are curves under "evaluation/"; an
+    `Evaluate` with another `name` keeps the names in the logs.
 
     To see the charts, `pip install tensorboard` and run `tensorboard --logdir` with the folder. A resumed run writes
     another file. The charts then hide what the interrupted run wrote after its last checkpoint.

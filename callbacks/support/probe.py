@@ -125,15 +125,15 @@ class Probe:
         spaces = self.agent.spaces
         size = np.abs(rows.reward)
         # A scale that a normalizer removes does not matter.
-        unit = np.nan if getattr(spaces.normalizers, "reward", None) else 1.0
-        values = {"reward_mean": rows.reward.mean(), "reward_size": unit * size.mean()}
-        values |= {"reward_largest": unit * size.max()}
+        reward_unit = np.nan if getattr(spaces.normalizers, "reward", None) else 1.0
+        values = {"reward_mean": rows.reward.mean(), "reward_size": reward_unit * size.mean()}
+        values |= {"reward_largest": reward_unit * size.max()}
         values |= {"terminated": rows.terminated.sum(), "truncated": (rows.ended & ~rows.terminated).sum()}
         # Networks scale the pixels of images, of which many never change; and of a one-hot code, most numbers are 0.
         if rows.observation.ndim == 2 and spaces.team is None and spaces.encoder.is_identity:
             scales = np.sqrt(np.square(observations, dtype=np.float64).mean(axis=0))
-            unit = np.nan if getattr(spaces.normalizers, "observation", None) else 1.0
-            values |= {"constant_share": (low == high).mean(), "observation_scale": unit * scales.max()}
+            observation_unit = np.nan if getattr(spaces.normalizers, "observation", None) else 1.0
+            values |= {"constant_share": (low == high).mean(), "observation_scale": observation_unit * scales.max()}
         if self._is_box:
             distance = np.minimum(rows.action - self._space.low, self._space.high - rows.action)
             values["actions_at_bounds"] = (distance < 0.001 * (self._space.high - self._space.low)).mean()

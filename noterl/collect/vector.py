@@ -238,7 +238,7 @@ class VectorLanes(Lanes):
             reward = transition.reward
             over = same_step and (transition.terminated or transition.truncated)
             # An info of all lanes may have the value beside `final_info`, as that of `Atari` does.
-            for is_final in (False, over) if is_clipped else ():
+            for is_final in (False, True)[: 1 + over] if is_clipped else ():
                 of_lane = info_of_lane(info, lane, (UNCLIPPED_REWARD,), self.num_envs, over=is_final)
                 reward = float(of_lane.get(UNCLIPPED_REWARD, reward))
             if ledger.reductions:

@@ -56,7 +56,7 @@ def get_state(env: gymnasium.Env[Any, Any]) -> dict[str, Any] | None:
         A dict of values that a file can hold. None if there are no such methods, if a file cannot hold the state, or if
         a wrapper around the object with the methods is not a known one of gymnasium or noterl.
     """
-    stack = list(layers(env))
+    stack = _stack(env)
     stateful = _stateful(stack)
     fields = [_fields(layer) for layer in stack[:stateful]]
     if stateful is None or None in fields:
@@ -87,7 +87,7 @@ def set_state(env: gymnasium.Env[Any, Any], state: dict[str, Any]) -> None:
     Raises:
         ValueError: if the state is not a result of `get_state`, or is of an environment with other wrappers.
     """
-    stack = list(layers(env))
+    stack = _stack(env)
     stateful = _stateful(stack)  # the position of the layer with a state: that many wrappers surround the layer
     if not isinstance(state, dict) or set(state) != {"layers", "wrappers", "env", "random"}:
         raise ValueError(f"state must be a result of get_state, got {type(state).__name__}")
@@ -129,7 +129,7 @@ def reseed(env: gymnasium.Env[Any, Any], generator: np.random.Generator) -> None
 
 def has_state_methods(env: gymnasium.Env[Any, Any]) -> bool:
     """Return whether the environment, or a wrapper, has `get_state()` and `set_state(state)`."""
-    return _stateful(list(layers(env))) is not None
+    return _stateful(_stack(env)) is not None
 
 
 def replay(env: gymnasium.Env[Any, Any], seed: int | None, actions: Iterable[Any], *, over: bool = False) -> Any:
@@ -167,6 +167,11 @@ def equal(first: Any, second: Any) -> bool:
     ours = np.asarray(first)
     theirs = np.asarray(second)
     return np.array_equal(ours, theirs, equal_nan=ours.dtype.kind in "fc" and theirs.dtype.kind in "fc")
+
+
+def _stack(env: Any) -> list[Any]:
+    """Return the layers of an environment without those that only check or report, which may differ between copies."""
+    return [layer for layer in layers(env) if type(layer).__name__ not in ("PassiveEnvChecker", "MaskInInfo")]
 
 
 def _stateful(stack: list[Any]) -> int | None:

@@ -199,3 +199,16 @@ class TestState:
         assert np.array_equal(replay(RandomWalkEnv(limit=50), 4, actions), last)
         assert np.array_equal(replay(env, 4, []), RandomWalkEnv().reset(seed=4)[0])
         assert replay(CountingEnv(length=3), 0, [0, 0, 0]) is None
+
+    def test_objects_and_copies_differ_in_checkers_only(self):
+        gymnasium.register("Stateful-v0", StatefulEnv, max_episode_steps=9)
+        try:
+            env, copied = (gymnasium.make("Stateful-v0", disable_env_checker=disabled) for disabled in (False, True))
+        finally:
+            gymnasium.registry.pop("Stateful-v0")
+        env.reset(seed=0)
+        last = env.step(env.action_space.sample())[0]
+        set_state(copied, get_state(env))
+        action = env.action_space.sample()
+        assert not np.array_equal(env.step(action)[0], last)
+        assert same(env.step(action)[:4], (copied.step(action), copied.step(action))[1][:4])

@@ -57,3 +57,12 @@ def test_objects_without_a_spec_are_evaluated() -> None:
     assert trained.evaluate(CountingEnv(4), episodes=2)["lengths"].tolist() == [4, 4]
     with pytest.raises(ValueError, match="no copy of"):
         trained.evaluate(episodes=1)
+
+
+def test_episode_of_an_agent_restarts_if_another_agent_has_evaluated_in_its_object() -> None:
+    env = CountingEnv(10)
+    trained, other = (noterl.DQN(env, hidden=(4,), seed=seed) for seed in (1, 2))
+    trained.fit(steps=14, verbose=0)
+    other.evaluate(episodes=1)
+    with pytest.warns(RuntimeWarning, match="another agent has stepped them"):
+        assert trained.fit(steps=10, verbose=0).history["length"] == [10]

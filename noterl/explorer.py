@@ -77,6 +77,8 @@ class Explorer(Configurable):
     def copy_with_generator(self, generator: np.random.Generator) -> Self:
         """Return a copy in this state that uses another generator and shares nothing with this object."""
         copied = copy.copy(self)
+        containers = {name: value for name, value in vars(self).items() if isinstance(value, np.ndarray | list | dict)}
+        vars(copied).update(copy.deepcopy(containers))
         copied.set_state(self.get_state())
         copied.generator = generator
         return copied

@@ -374,6 +374,22 @@ def test_gumbel_softmax_is_finite_at_ends_of_unit_interval(draw: float) -> None:
     assert policy.select_action(Q) == 2
 
 
+def test_copy_shares_no_array_of_a_policy_of_your_own() -> None:
+    class Visits(Policy):
+        def __init__(self) -> None:
+            self.seen = np.zeros(3)
+
+        def choose(self, values: np.ndarray, step: int) -> np.ndarray:
+            actions = (values - self.seen).argmax(axis=1)
+            self.seen += np.bincount(actions, minlength=3)
+            return actions
+
+    policy = Visits()
+    copied = policy.copy_with_generator(np.random.default_rng(1))
+    copied.choose(np.zeros((4, 3)), 0)
+    assert copied.seen.sum() == 4 and policy.seen.sum() == 0
+
+
 def test_every_policy_of_the_module_is_tested_here_and_registered() -> None:
     public = {cls for cls in vars(policies).values() if isinstance(cls, type) and issubclass(cls, Policy)}
     named = {cls for cls in public if not cls.__name__.startswith("_")} - {Policy}

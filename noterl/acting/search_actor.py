@@ -176,7 +176,7 @@ class SearchActor(Actor):
 
     def _states(self, game: Any, lanes: ActorLanes) -> np.ndarray:
         """Return the states of all lanes, `[N, ...]`."""
-        if game.players == 2:
+        if not isinstance(game, RestoredEnv):
             return np.stack([environment.state for environment in lanes.environments])
         rows = zip(lanes.environments, lanes.observations(), lanes.info["action_mask"], strict=True)
         # Without new seeds, a search would foresee what chance does in the environment.

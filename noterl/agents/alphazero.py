@@ -209,7 +209,7 @@ class AlphaZero(Agent):
         actor = self._parts.actor
         actor.mark_stale()
         game: Any = actor.game_of(self.spaces.source)  # type: ignore[attr-defined]
-        if self.players == 1:
+        if self.game is None:
             states, single = game.root(state, self._parts.act_generator, action_mask), True
         elif action_mask is not None:
             raise ValueError(f"action_mask must be None, because the game has legal_actions, got {action_mask!r}")

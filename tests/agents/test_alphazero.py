@@ -458,6 +458,23 @@ agent.save(f"{sys.argv[1]}/resumed.noterl")
 
 
 @pytest.mark.backends("jax", "torch")
+class OnePlayer(TicTacToe):
+    """One player places both kinds of stones, and is paid the first player's result."""
+
+    players = 1
+
+    def to_play(self, states: np.ndarray) -> np.ndarray:
+        return np.zeros(len(states), np.int8)
+
+
+def test_game_of_one_player_trains_and_is_searched() -> None:
+    agent = agent_of(OnePlayer())
+    agent.fit(episodes=4, verbose=0)
+    shares, value = agent.search(agent.game.start(2))
+    assert shares.shape == (2, 9) and value.shape == (2,)
+    np.testing.assert_allclose(shares.sum(axis=1), 1.0)
+
+
 def test_resumed_run_equals_an_uninterrupted_one(tmp_path: Path) -> None:
     agent = agent_of()
     agent.fit(steps=50, num_envs=4, verbose=0)  # ends in the middle of a round

@@ -71,6 +71,12 @@ class TestFit:
         fit(loaded, steps=96, vectorize=True)
         assert_same_state(loaded, whole)
 
+    def test_changes_of_the_users_object_warn(self) -> None:
+        env: Any = gymnasium.make("CartPole-v1")
+        env.unwrapped.theta_threshold_radians = 0.1
+        with pytest.warns(UserWarning, match="theta_threshold_radians"):
+            small(env).fit(steps=8, num_envs=2, vectorize=True, verbose=0)
+
     @pytest.mark.parametrize(
         ("env", "arguments"),
         [

@@ -104,7 +104,8 @@ class ScalarSource(EnvSource):
         """
         if self._vectorized is None:
             spec = self.spec
-            if spec is None and self._env is None:  # a source from a file
+            # A source from a file has no environment; a copy of the user's object warns if it lacks what was changed.
+            if (self._build is None and spec is not None) or (spec is None and self._env is None):
                 with contextlib.closing(self.make_evaluation()) as env:
                     spec = env.spec
             if spec is None:

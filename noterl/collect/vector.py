@@ -135,7 +135,8 @@ class VectorLanes(Lanes):
             return info
         info = {**info, ACTION_MASK: mask_of_observation(self._observations)}
         if "final_obs" in info:  # of lanes that were reset in the same step
-            last = [None if final is None else mask_of_observation(final) for final in info["final_obs"]]
+            finals = (at(info["final_obs"], lane) for lane in range(self.num_envs))
+            last = [None if final is None else mask_of_observation(final) for final in finals]
             ended = np.array([mask is not None for mask in last])
             masks = np.stack([info[ACTION_MASK][lane] if mask is None else mask for lane, mask in enumerate(last)])
             info["final_info"] = {**info.get("final_info", {}), ACTION_MASK: masks, f"_{ACTION_MASK}": ended}

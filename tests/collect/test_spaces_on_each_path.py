@@ -19,7 +19,7 @@ from noterl.collect import DeviceLanes, Workers
 from noterl.envs import BitFlip
 from noterl.envs.functional import functional, import_jax
 from noterl.replay import Hindsight
-from tests.support.doubles import TogetherVectorEnv
+from tests.support.doubles import JoinedFinals, TogetherVectorEnv
 from tests.support.parts import lanes_of
 from tests.support.replay_invariants import check_replay
 from tests.support.space_envs import ACTIONS, SpaceTeam, make
@@ -163,25 +163,6 @@ def test_run_with_a_replaced_worker_resumes(kind: str, tmp_path: Path) -> None:
     for agent in (run.agent, resumed.agent):
         assert agent.steps == 47
         check_replay(agent.replay)
-
-
-class JoinedFinals(TogetherVectorEnv):
-    """Returns the final observations of a Dict as one dict of arrays, instead of an array of dicts."""
-
-    def step(self, actions: Any) -> Any:
-        *results, info = super().step(actions)
-        if "final_obs" in info:
-            joined = _joined([last for last in info["final_obs"] if last is not None], info["_final_obs"])
-            info = {**info, "final_obs": joined}
-        return *results, info
-
-
-def _joined(finals: list[Any], over: np.ndarray) -> Any:
-    if isinstance(finals[0], dict):
-        return {name: _joined([last[name] for last in finals], over) for name in finals[0]}
-    joined = np.zeros((len(over), *np.shape(finals[0])), np.asarray(finals[0]).dtype)
-    joined[over] = finals
-    return joined
 
 
 def test_final_observations_may_be_one_dict_of_arrays() -> None:

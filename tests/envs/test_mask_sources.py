@@ -11,7 +11,7 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 import noterl
-from tests.support.doubles import TogetherVectorEnv
+from tests.support.doubles import JoinedFinals, TogetherVectorEnv
 
 pytestmark = pytest.mark.backends("torch")
 
@@ -103,6 +103,10 @@ def test_they_are_honoured_beside_the_previous_step() -> None:
 def test_object_and_its_wrappers_are_read(kind: Any) -> None:
     agent_of(gymnasium.wrappers.TimeLimit(kind(), 3)).fit(steps=40, verbose=0)
     agent_of(SyncVectorEnv([kind] * 2)).fit(steps=40, verbose=0)
+
+
+def test_final_observations_may_be_one_dict_of_arrays() -> None:
+    agent_of(JoinedFinals([InObservation] * 2, autoreset_mode="SameStep")).fit(steps=60, verbose=0)
 
 
 @pytest.mark.parametrize("mode", list(AutoresetMode))

@@ -181,6 +181,25 @@ class TogetherVectorEnv(gymnasium.vector.SyncVectorEnv):
     """A vector environment that noterl steps as one; it splits only gymnasium's own `SyncVectorEnv` into lanes."""
 
 
+class JoinedFinals(TogetherVectorEnv):
+    """Returns the final observations of a Dict as one dict of arrays, instead of an array of dicts."""
+
+    def step(self, actions: Any) -> Any:
+        *results, info = super().step(actions)
+        if "final_obs" in info:
+            joined = _joined([last for last in info["final_obs"] if last is not None], info["_final_obs"])
+            info = {**info, "final_obs": joined}
+        return *results, info
+
+
+def _joined(finals: list[Any], over: np.ndarray) -> Any:
+    if isinstance(finals[0], dict):
+        return {name: _joined([last[name] for last in finals], over) for name in finals[0]}
+    joined = np.zeros((len(over), *np.shape(finals[0])), np.asarray(finals[0]).dtype)
+    joined[over] = finals
+    return joined
+
+
 def branching_vector(num_envs: int, mode: str, goal: int = 6, length: int = 5) -> TogetherVectorEnv:
     """Return `num_envs` of `BranchingEnv` in one vector environment; mode is "NextStep", "SameStep" or "Disabled"."""
     return TogetherVectorEnv([lambda: BranchingEnv(goal, length)] * num_envs, autoreset_mode=mode)

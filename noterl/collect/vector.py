@@ -298,6 +298,8 @@ class VectorLanes(Lanes):
         """
         if not callable(getattr(self._env, "call", None)):
             raise ValueError(f"{call}: the vector environment {self._env!r} has no method `call`")
+        for env in getattr(self._env.unwrapped, "envs", ()):
+            call.check_found(env)
         if call.args is not None:
             self._is_called = True
             self._log.stop()

@@ -15,7 +15,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
-from gymnasium.vector import AsyncVectorEnv
+from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
 from gymnasium.wrappers import TimeLimit
 
 from noterl import envs
@@ -139,6 +139,17 @@ class TestAllLanes:
             assert state is not None and state["vector"]["actions"] is None
         finally:
             vector.close()
+
+    def test_unknown_name_in_a_vector_environment_of_this_process_calls_nothing(self) -> None:
+        vector = SyncVectorEnv([wrapped] * 2)
+        lanes = VectorLanes(envs.resolve(vector), Generators(1))
+        lanes.reset(0, 0, 0)
+        with pytest.raises(BadCallError, match=r"'set_level'.*env_call"):
+            lanes.call(EnvCall("set_level", None, {}))
+        with pytest.raises(BadCallError, match=r"set_levle.*did you mean 'set_level'"):
+            lanes.call(EnvCall("set_levle", (1,), {}))
+        assert lanes.call(EnvCall("changes", None, {})) == [0, 0]
+        vector.close()
 
     def test_vector_environment_without_call_raises(self) -> None:
         vector = gymnasium.make_vec("CartPole-v1", 2, vectorization_mode="vector_entry_point")

@@ -186,6 +186,8 @@ class Lanes(ABC):
         observations = self.observations()
         states = self.ledger.policy_state
         actions, state = actor.choose_actions(observations, step, self.waiting, mask, states.values)
+        if self.waiting is not None:
+            actor.explorer.skip(-int(self.waiting.sum()))  # the actions of these lanes are no environment steps
         fields = actor.fields
         self.begin_round(actor.head.executed(actions), fields)
         if state:

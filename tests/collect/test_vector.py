@@ -19,7 +19,7 @@ from noterl.callbacks import LambdaCallback
 from noterl.envs import ClipRewards
 from noterl.envs.ends import InvalidStepError
 from noterl.policies import GreedyQPolicy
-from tests.support.doubles import BranchingEnv, CountingEnv, NotANumberEnv, TogetherVectorEnv
+from tests.support.doubles import BranchingEnv, CountingEnv, NotANumberEnv, RandomWalkEnv, TogetherVectorEnv
 from tests.support.parts import actor_of
 from tests.support.replay_invariants import check_replay
 from tests.support.tape import Tape, TapeAgent
@@ -368,3 +368,12 @@ class TestInvalidValues:
 
         with pytest.raises(InvalidStepError, match=r"reward .*0 at step 1 .*-inf"):
             build(lambda: Infinite(5)).fit(steps=5, verbose=0)
+
+
+@MODES
+def test_noise_is_annealed_by_environment_steps(mode: AutoresetMode) -> None:
+    agent = noterl.DDPG(vector_of([lambda: RandomWalkEnv(1e9, length=4)] * 2, mode), hidden=(4,), seed=1)
+    noise = noterl.noise.GaussianWhiteNoiseProcess(0.5, sigma_min=0.1, n_steps_annealing=100)
+    agent.compile(noise=noise, learning_starts=30)
+    agent.fit(steps=60, verbose=0)
+    assert actor_of(agent).explorer.n == agent.steps

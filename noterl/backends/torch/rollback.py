@@ -25,7 +25,8 @@ def restoring(tensors: Sequence[torch.Tensor]) -> Iterator[None]:
     finally:
         with torch.no_grad():
             for tensor, value, version in saved:
-                if tensor._version != version:
+                # Batch normalization writes its running statistics without a new version.
+                if tensor._version != version or not torch.equal(tensor, value):
                     tensor.copy_(value)
 
 

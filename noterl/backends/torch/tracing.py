@@ -87,6 +87,7 @@ class TracedGradients:
         self._on_trace = on_trace
         self._recording = recording
         self._slots = _slots(variables)
+        self._modules = [part for module in modules_with(variables) for part in module.modules()]
         self._known: dict[tuple, Gradient | None] = {}  # None for a loss that must run eagerly
 
     def find(
@@ -107,8 +108,9 @@ class TracedGradients:
         signature = tuple(
             [(leaf.shape, leaf.dtype) if isinstance(leaf, torch.Tensor) else type(leaf) for leaf in leaves]
         )
-        # A trace is valid for these variables, shapes and dtypes only.
-        key = (loss_fn, tuple(map(id, variables)), structure, signature)
+        # A trace is valid for these variables, shapes, dtypes and modes of modules only.
+        modes = tuple([part.training for part in self._modules])
+        key = (loss_fn, tuple(map(id, variables)), structure, signature, modes)
         if key not in self._known:
             # Tracing runs the loss several times, and restores the generators after it.
             with GLOBAL_GENERATORS, self._recording() as reading:

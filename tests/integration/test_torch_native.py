@@ -453,3 +453,55 @@ def test_failed_update_of_an_agent_that_logs_arrays_is_reported() -> None:
     agent.set_rule("learning_rate", 1e25)
     with pytest.raises(FloatingPointError, match="not finite"):
         agent.fit(steps=20, verbose=0)
+
+
+def test_dry_runs_keep_the_statistics_of_batch_normalization() -> None:
+    module = network(norm=True, inputs=4, outputs=2)
+    module(torch.randn(64, 4))
+    before = copy.deepcopy(module.state_dict())
+    agent = noterl.DQN("CartPole-v1", network=module, seed=1)
+    for _ in range(2):
+        agent.compile(batch_size=8)
+        agent.fit(steps=1, verbose=0)
+    assert agent.updates == 0
+    for name, tensor in module.state_dict().items():
+        assert torch.equal(tensor, before[name]), name
+
+
+class Dropping(nn.Module):
+    """Outputs of 100, of which dropout in training mode makes 0 or 1,000."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.dropout = nn.Linear(4, 2), nn.Dropout(0.9)
+
+    def forward(self, observation: Any) -> Any:
+        return self.dropout(self.layer(observation) + 100.0)
+
+
+def test_traced_losses_follow_the_mode_of_a_module() -> None:
+    agent = noterl.DQN("CartPole-v1", network=Dropping(), seed=1)
+    agent.compile(torch.optim.SGD(agent.q.parameters(), 1e-9), batch_size=8, learning_starts=20, update_every=1)
+    found: list[float] = []
+    record = noterl.callbacks.LambdaCallback(on_batch_end=lambda _, logs: found.append(float(logs["loss"])))
+    agent.fit(steps=150, verbose=0, callbacks=[record])
+    assert max(found) > 100 and agent.trace_counts.total()
+    found.clear()
+    agent.q.eval()
+    agent.fit(steps=20, verbose=0, callbacks=[record])
+    assert len(found) >= 20 and max(found) < 50
+
+
+def test_replaced_buffer_of_a_module_raises() -> None:
+    class Replacing(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(4, 2)
+            self.register_buffer("mean", torch.zeros(()))
+
+        def forward(self, observation: Any) -> Any:
+            self.mean = 0.9 * self.mean
+            return self.layer(observation)
+
+    with pytest.raises(ValueError, match=r"replaces the buffer 'mean'.*self\.mean\.copy_"):
+        noterl.DQN("CartPole-v1", network=Replacing(), seed=1)

@@ -68,6 +68,8 @@ def dry_run(function: Callable[[], None], variables: Variables, jit_compile: boo
     """Call `function` for the side effects in Python, and undo the assignments to `variables`."""
     with GLOBAL_GENERATORS, restored_generators(device_name()):
         isolated(function, variables)
+    for module in modules.modules_with(variables):
+        modules.check_storage(module)
 
 
 def isolated(function: Callable[[], T], variables: Sequence[keras.Variable]) -> T:

@@ -65,6 +65,21 @@ def materialize(module: nn.Module, shape: Sequence[int]) -> None:
         part.training = mode
 
 
+def check_storage(module: nn.Module) -> None:
+    """Check that all buffers of an adopted module are in the storage of the module's variables.
+
+    Raises:
+        ValueError: if a buffer was replaced, such as by `self.mean = 0.9 * self.mean` in `forward`.
+    """
+    pointers = {variable.value.data_ptr() for variable in adopt(module)}
+    name = next((name for name, tensor in _tensors(module) if tensor.data_ptr() not in pointers), None)
+    if name is not None:
+        raise ValueError(
+            f"forward of {type(module).__name__} replaces the buffer {name!r} by another tensor, which target networks "
+            f"and files do not see: change the buffer in place, such as by self.{name}.copy_(value)"
+        )
+
+
 def modules_with(variables: Sequence[keras.Variable]) -> list[nn.Module]:
     """Return the adopted modules whose parameters and buffers are all among the variables."""
     ids = set(map(id, variables))

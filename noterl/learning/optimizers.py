@@ -294,12 +294,15 @@ def set_rule(optimizer: Any, rule: str, value: float) -> None:
     low, high = _RULES.get(rule, (0.0, math.inf))
     value = check_number(rule, value, low=low, high=high)
     if _is_torch(optimizer):
+        rate = optimizer.param_groups[0].get("lr")
         for group in optimizer.param_groups:
             if rule in ("beta_1", "beta_2"):
                 first, second = group["betas"]
                 group["betas"] = (value, second) if rule == "beta_1" else (first, value)
+            elif rule == "learning_rate":
+                group["lr"] = value * (group["lr"] / rate if rate else 1.0)  # the groups keep their ratio
             else:
-                group["lr" if rule == "learning_rate" else rule] = value
+                group[rule] = value
     elif rule == "learning_rate":
         optimizer.learning_rate = value
     elif isinstance(getattr(optimizer, rule), Hyperparameter):
@@ -410,6 +413,9 @@ class DeferredOptimizer:
         if saved != class_name:
             raise ValueError(f"the state belongs to the optimizer {saved!r}, but the agent has {class_name}")
         if _is_torch(optimizer):
+            sizes = len(state["torch"]["groups"]), len(optimizer.param_groups)
+            if sizes[0] != sizes[1]:
+                raise ValueError(f"{sizes[0]} parameter groups of {class_name} do not fit the agent's {sizes[1]}")
             return
         schema = {
             "class": Constant(class_name),

@@ -105,3 +105,20 @@ def test_file_names_the_optimizer(tmp_path: Path) -> None:
     trained(OPTIMIZERS["SGD"]).save(tmp_path / "a.noterl")
     described = saving.read(tmp_path / "a.noterl")["compile"]["optimizer"]["actor"]
     assert (described.kind, described.name, described.arguments["momentum"]) == ("$torch", "SGD", 0.9)
+
+
+def test_parameter_groups_keep_their_ratio_and_their_number() -> None:
+    def grouped(*rates: float) -> noterl.DQN:
+        agent = noterl.DQN("CartPole-v1", hidden=(4,), seed=7)
+        parts = np.array_split(np.arange(len(list(agent.q.parameters()))), len(rates))
+        parameters = list(agent.q.parameters())
+        groups = [{"params": [parameters[k] for k in part], "lr": lr} for part, lr in zip(parts, rates, strict=True)]
+        agent.compile(torch.optim.Adam(groups))
+        agent.build()
+        return agent
+
+    agent = grouped(1e-3, 1e-4)
+    agent.set_rule("learning_rate", 5e-4)
+    assert [group["lr"] for group in agent.optimizer.param_groups] == pytest.approx([5e-4, 5e-5])
+    with pytest.raises(ValueError, match="2 parameter groups"):
+        grouped(1e-3).set_state(agent.get_state())

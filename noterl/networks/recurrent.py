@@ -1,7 +1,7 @@
 """Networks with a memory: cells, and the loops that pass the state of a cell along an episode.
 
 A cell is any network that is called as `cell(inputs [B, I], state) -> (output, new_state)`. Its attribute `state_spec`
-gives the shape of each part of the state, by name, as `Agent.state_spec` does.
+gives the shape of each part of the state, by name; all parts are float32.
 """
 
 from __future__ import annotations
@@ -197,9 +197,9 @@ class RecurrentNetwork(Composite):
 
     def with_output(self, outputs: int, hidden: Sequence[int], **last_layer: Any) -> RecurrentNetwork:
         """Return a network with other layers after the cell, which shares those up to the cell; see `mlp`."""
-        encoder, cell, _ = self.parts.values()
-        output = mlp(_num_outputs(cell), hidden, outputs, **last_layer)
-        return RecurrentNetwork(encoder, cell, output, self._make_cell)
+        encoder, cell, output = self.parts.values()
+        inputs = get_weights(output)[0].shape[0]
+        return RecurrentNetwork(encoder, cell, mlp(inputs, hidden, outputs, **last_layer), self._make_cell)
 
 
 def recurrent_network(
@@ -244,7 +244,9 @@ def recurrent_network(
         partial(Cell, cell.kind, cell.units, layer_norm=cell.layer_norm) if isinstance(cell, Cell) else cell
     )
     built = make(size)
-    if not isinstance(getattr(built, "state_spec", None), Mapping) or not callable(built):
+    shapes = getattr(built, "state_spec", None)
+    is_cell = isinstance(shapes, Mapping) and all(isinstance(size, int) for shape in shapes.values() for size in shape)
+    if not is_cell or not callable(built):
         raise ValueError(
             "recurrent: the function must return a cell, which is called as cell(inputs, state) and has a state_spec "
             f'such as {{"hidden": (64,)}}, got {built!r:.200}'
@@ -285,12 +287,12 @@ def refuse_options(agent: Any, options: Mapping[str, Any], **reasons: str) -> No
             raise ValueError(f"{name} must be left out with {type(agent).__name__}, because {reason}")
 
 
-def _num_outputs(cell: Any, inputs: int | None = None) -> int:
+def _num_outputs(cell: Any, inputs: int) -> int:
     """Return the number of outputs of a cell; one of a user is called on zeros."""
     if isinstance(cell, Cell):
         return cell.units
     state = {name: ops.zeros((1, *shape)) for name, shape in cell.state_spec.items()}
-    return int(cell(ops.zeros((1, inputs or 1)), state)[0].shape[-1])
+    return int(cell(ops.zeros((1, inputs)), state)[0].shape[-1])
 
 
 def unroll(

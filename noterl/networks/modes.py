@@ -8,7 +8,7 @@ from functools import cache, partial
 from typing import Any
 
 from noterl.backends import keras, ops
-from noterl.networks.access import is_module, native_modules
+from noterl.networks.access import find_networks, is_module, native_modules
 
 PRECISIONS = ("float32", "bfloat16")
 
@@ -43,6 +43,7 @@ def inference_mode(*networks: Any) -> Iterator[None]:
 
     The networks use the stored statistics, and do not change the statistics.
     """
+    networks = tuple(find_networks({"": networks}).values())  # the parts of composites
     # Torch stores the mode in each module; Keras receives the mode in each call.
     modes = [(part, part.training) for network in networks if is_module(network) for part in network.modules()]
     for part, _ in modes:

@@ -9,7 +9,9 @@ from typing import Any, ClassVar
 import keras
 import numpy as np
 import pytest
+from gymnasium import spaces
 
+import noterl
 from noterl import backends, networks
 from tests.support.representatives import representatives
 
@@ -294,3 +296,46 @@ def test_cell_without_a_number_of_inputs_is_built_in_its_first_call() -> None:
     outputs, _ = networks.unroll(cell, inputs, state, starts)
     assert tuple(outputs.shape) == (ROWS, SEQUENCES, UNITS)
     assert networks.get_weights(cell.parts["inputs"])[0].shape == (INPUTS, 4 * UNITS)
+
+
+class PairOfLayers(keras.layers.Layer):
+    """A cell of a user that has a number of inputs."""
+
+    state_spec: ClassVar[dict[str, tuple[int, ...]]] = {"total": (UNITS,)}
+
+    def __init__(self, inputs: int) -> None:
+        super().__init__()
+        self.layer = keras.layers.Dense(UNITS)
+        self.layer.build((None, inputs))
+        self.built = True
+
+    def call(self, inputs: Any, state: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+        total = 0.9 * state["total"] + self.layer(inputs)
+        return total, {"total": total}
+
+
+@pytest.mark.backends("torch")
+def test_cell_computes_in_inference_mode() -> None:
+    cell = networks.recurrent("gru", UNITS, INPUTS)
+    inputs, state = ops.ones((2, INPUTS)), {"hidden": ops.ones((2, UNITS))}
+    expected = host(cell(inputs, state)[0])
+    with networks.inference_mode(cell):
+        assert (host(cell(inputs, state)[0]) == expected).all()
+
+
+@pytest.mark.backends("torch")
+@pytest.mark.parametrize("action", [spaces.Discrete(2), spaces.Box(-1.0, 1.0, (2,))])
+def test_own_cell_is_shared_by_policy_and_value(action: Any) -> None:
+    box = spaces.Box(-1.0, 1.0, (3,))
+    agent = noterl.PPO((box, action), recurrent=PairOfLayers, hidden=(4,), shared=True, seed=1)
+    assert networks.get_weights(agent.critic.parts["output"])[0].shape == (UNITS, 4)
+    agent.build()
+
+
+@pytest.mark.backends("torch")
+def test_cell_whose_state_has_a_dtype_raises() -> None:
+    class Counting(OwnCell):
+        state_spec: ClassVar[dict[str, Any]] = {"count": ((), "int32")}
+
+    with pytest.raises(ValueError, match=r"^recurrent: .*state_spec"):
+        noterl.A2C("CartPole-v1", recurrent=lambda inputs: Counting(), seed=1)

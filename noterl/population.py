@@ -124,7 +124,8 @@ class Population:
 
     Args:
         agent: the agent that the members are copies of; this agent does not train. Each member starts with the initial
-            weights of the member's seed, so the agent must not have trained or changed weights.
+            weights of the member's seed, so the agent must not have trained or changed weights. Members have the
+            agent's current hyperparameters, and the learning rates of its `compile`.
         seeds: the number of members, whose seeds count from the agent's seed; or a list of seeds.
         hyperparameters: values that differ by member: a list of S numbers for the name of a hyperparameter, or for
             "learning_rate".
@@ -202,7 +203,8 @@ class Population:
         member = self._copy(seed)
         member.compile(**self.agent.compile_arguments)
         member._parts.build()
-        for name, value in values.items():
+        own = {name: float(each) for name, each in self.agent.hyperparameters.items() if each.schedule is None}
+        for name, value in {**own, **values}.items():
             if name == "learning_rate":
                 member.set_rule(name, value)
             else:
@@ -309,13 +311,13 @@ class Population:
     def _warn(self, member: int) -> None:
         """Record and warn that a member's loss or gradient is not finite."""
         updates = self._agents[member].updates
-        if self.failed.setdefault(member, updates) == updates:
-            warnings.warn(
-                f"a loss or gradient of member {member} (seed {self.seeds[member]}) is not finite: it keeps its "
-                f"weights after {updates} updates",
-                RuntimeWarning,
-                stacklevel=9,  # the caller of fit
-            )
+        self.failed[member] = updates
+        warnings.warn(
+            f"a loss or gradient of member {member} (seed {self.seeds[member]}) is not finite: it keeps its weights "
+            f"after {updates} updates",
+            RuntimeWarning,
+            stacklevel=9,  # the caller of fit
+        )
 
     def _open(self, num_envs: int) -> Members:
         """Return what makes the calls of the members in a number of environments; called when a `fit` begins.

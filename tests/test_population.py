@@ -190,6 +190,18 @@ def test_member_that_is_not_finite_keeps_its_weights_and_others_train_on() -> No
     assert set(population.failed) == {1}
     assert all(np.isfinite(value).all() for value in population.member(1).get_weights().values())
     assert population.member(0).updates == 16
+    failed = population.failed[1]
+    with pytest.warns(RuntimeWarning, match="member 1"):
+        population.fit(steps=4 * SIZE)
+    assert population.failed[1] >= failed
+
+
+def test_members_have_the_current_hyperparameters_of_the_agent() -> None:
+    agent = make()
+    agent.clip = 0.37
+    population = noterl.Population(agent, seeds=2, hyperparameters={"entropy_coefficient": [0.0, 0.1]})
+    for number in range(2):
+        assert float(population.member(number).clip) == pytest.approx(0.37)
 
 
 @pytest.mark.parametrize(

@@ -76,7 +76,8 @@ class IQN(DistributionalDQN):
             return default_encoder(space, None, before)[0]
 
         encoder = networks.network_or_default(network, hidden, build, self.observation_shape)
-        size = int(encoder(ops.zeros((1, *self.observation_shape), self.observation_dtype.name)).shape[-1])
+        with networks.inference_mode(encoder):  # batch normalization in training mode takes no single row
+            size = int(encoder(ops.zeros((1, *self.observation_shape), self.observation_dtype.name)).shape[-1])
         after = units if self.is_image else units[len(before) :]
         output = networks.mlp(size, after, self.action_size)
         return networks.ImplicitQuantiles(encoder, networks.mlp(NUM_COSINES, [], size), output, self.acting_fractions)

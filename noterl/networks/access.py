@@ -200,6 +200,11 @@ def network_or_default(network: Any, hidden: Any, build: Callable[[Any], Network
         )
     if is_module(network):
         native_modules().materialize(network, shape)
+    elif getattr(network, "losses", None):
+        raise ValueError(
+            f"network {network.name!r} has regularizers, which updates do not add to the loss: leave them out, and "
+            "pass an optimizer with weight_decay to compile"
+        )
     return network
 
 
@@ -420,8 +425,11 @@ def returns_pair(network: Network, shape: tuple[int, ...]) -> bool:
         return len(network.outputs) == 2
     if not is_network(network):
         return False
+    from noterl.networks.modes import inference_mode
+
     try:
-        outputs = network(backends.ops.zeros((1, *shape), "float32"))
+        with inference_mode(network):  # batch normalization in training mode takes no single row
+            outputs = network(backends.ops.zeros((1, *shape), "float32"))
     except Exception:  # the dry run of updates raises a clearer error for a network that does not fit
         return False
     return isinstance(outputs, tuple | list) and len(outputs) == 2

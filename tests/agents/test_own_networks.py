@@ -134,6 +134,25 @@ class TestTorch:
         with pytest.raises(ValueError, match=r"network LazyLinear .*call it once"):
             networks.clone(nn.LazyLinear(3))
 
+    @pytest.mark.parametrize("kind", [noterl.PPO, noterl.IQN])
+    def test_batch_normalization_needs_no_second_row(self, kind: Any) -> None:
+        from torch import nn
+
+        class Pair(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.features = nn.Sequential(nn.Linear(3, 8), nn.BatchNorm1d(8))
+                self.policy, self.value = nn.Linear(8, 2), nn.Linear(8, 1)
+
+            def forward(self, observation: Any) -> Any:
+                features = self.features(observation)
+                return self.policy(features), self.value(features)
+
+        network = Pair() if kind is noterl.PPO else nn.Sequential(nn.Linear(3, 8), nn.BatchNorm1d(8))
+        agent = kind((BOX, spaces.Discrete(2)), network=network, seed=1)
+        agent.compile(batch_size=8)
+        agent.build()
+
     @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch.jit, which torch.compile imports
     def test_compiled_module_raises(self) -> None:
         import torch
@@ -238,3 +257,10 @@ def test_flags_of_the_default_network_are_refused_beside_an_own_one() -> None:
         with pytest.raises(ValueError, match="shared must be False"):
             kind("CartPole-v1", shared=True, network=pair)
         kind("CartPole-v1", network=pair)
+
+
+@pytest.mark.backends("jax")
+def test_regularizers_are_refused() -> None:
+    layers = [keras.Input((3,)), keras.layers.Dense(2, kernel_regularizer=keras.regularizers.L2(0.1))]
+    with pytest.raises(ValueError, match=r"^network .*regularizers.*weight_decay"):
+        noterl.DQN((BOX, spaces.Discrete(2)), network=keras.Sequential(layers))

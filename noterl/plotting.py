@@ -222,7 +222,7 @@ def _curve(run: Any, what: str, against: str) -> tuple[np.ndarray, np.ndarray, n
         column = np.asarray(columns[what], np.float64)
     except (OverflowError, TypeError, ValueError) as error:
         raise ValueError(f"what, against: {what!r} and {against!r} of a run must be numbers: {error}") from error
-    present = ~np.isnan(column)
+    present = ~(np.isnan(column) | np.isnan(places))
     if not present.any():
         raise ValueError(f"what: a run has no value of {what!r}")
     # Stable, so that values at the same place keep their order.

@@ -55,6 +55,10 @@ class TestBand:
         middle = band([run([0.0] * 4, score=[math.nan, 2.0, math.nan, 6.0])], "score", window=1, points=3)
         assert middle.x.tolist() == [20.0, 30.0, 40.0]
         assert middle.middle.tolist() == [2.0, 4.0, 6.0]
+        middle = band(
+            [run([1.0, 2.0, 3.0, 4.0], score=[math.nan, 5.0, math.nan, 6.0])], against="score", window=1, points=2
+        )
+        assert (middle.x.tolist(), middle.middle.tolist()) == ([5.0, 6.0], [2.0, 4.0])
 
     def test_histories_and_logs_are_runs_too(self, tmp_path: Path) -> None:
         (tmp_path / "log.csv").write_text("episode,steps,reward\n0,10,4.0\n1,20,6.0\n")

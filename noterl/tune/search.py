@@ -160,6 +160,8 @@ def tune(
         if limit is not None:
             check_number(name, limit, low=0, above=True)
     check_seed(seed)
+    if not isinstance(agent, type):
+        raise ValueError(f"agent must be a class of agents, such as noterl.PPO, got {agent!r}")
     start = _file_of_weights(weights)
     chosen, constants = search_space(agent, space)
     folder = user_path(out)

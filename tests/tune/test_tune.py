@@ -289,6 +289,10 @@ class TestSearch:
             run(tmp_path / "new", {"level": Float(0, 1)}, **options)
         assert not (tmp_path / "new").exists()
 
+    def test_agent_that_is_no_class_raises(self, tmp_path: Path) -> None:
+        with pytest.raises(ValueError, match="agent must be a class"):
+            tune("dqn", "CartPole-v1", out=tmp_path / "new")
+
     @pytest.mark.parametrize("space", [{"levle": Float(0, 1)}, None, 3, {"level": 0.3}])
     def test_invalid_space_raises(self, tmp_path: Path, space: Any) -> None:
         with pytest.raises(ValueError, match="space"):

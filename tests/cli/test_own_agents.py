@@ -24,7 +24,7 @@ import noterl
 class Small{number}(noterl.DQN):
     """A small agent for the command line."""
 
-    def __init__(self, env, *, width: int = 8, fast=True, **options):
+    def __init__(self, env, *, width: int = 8, sizes=(8, 8), fast=True, **options):
         super().__init__(env, hidden=(width,), **options)
         self.width = width
 
@@ -97,9 +97,14 @@ def test_best_options_of_a_search_train_an_own_agent(module: str) -> None:
     sys.path.append(str(Path.cwd()))
     importlib.import_module(module)
     agent = getattr(sys.modules[module], agent_of(module).partition(":")[2])
-    result = Result(best={"width": 4}, value=1.0, default=0.5, folder=Path(), study=None)
-    write_best(result, agent, "CartPole-v1", 60, 1)
-    assert tomllib.loads(Path("best.toml").read_text())["agent"] == agent_of(module)
+    policy = getattr(sys.modules[module], f"Fixed{module.rpartition('_')[2]}")()
+    best = {"width": 4, "sizes": (3, 4), "policy": policy}
+    write_best(Result(best=best, value=1.0, default=0.5, folder=Path(), study=None), agent, "CartPole-v1", 60, 1)
+    table = tomllib.loads(Path("best.toml").read_text())
+    assert table["agent"] == agent_of(module) and table["import"] == [module]
+    from noterl.cli.values import known_classes
+
+    known_classes.cache_clear()  # a process of the command imports the module before
     assert main(["train", "--config", "best.toml", "--out", "run", "--quiet"]) == 0
 
 

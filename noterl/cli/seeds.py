@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -49,6 +50,9 @@ def train_seeds(arguments: Sequence[str], text: str) -> None:
     commands = [read_options([argument.replace("{seed}", str(seed)) for argument in arguments]) for seed in seeds]
     name, options, given = commands[0]
     _check(arguments, given)
+    restored = {str(command[2]["restore"].value) for command in commands if "restore" in command[2]}
+    if restored and len(restored) < len(seeds):
+        raise UsageError("--restore: a file holds its seed, so each seed needs another file, such as runs/seed-{seed}")
     run_options = RunOptions(**values_by_group(options, given)["run"])
     folder = folder_of(name, run_options)
     folders = {seed: str(folder / f"seed-{seed}") for seed in seeds}
@@ -60,17 +64,19 @@ def train_seeds(arguments: Sequence[str], text: str) -> None:
         rewards = read_columns(Path(out, LOG_FILE)).get("reward", [])[-LAST_EPISODES:]
         if rewards:
             scores[seed] = float(np.mean(rewards))
+    if not run_options.quiet:
+        if scores:
+            print(columns({f"seed {seed}": f"{score:.2f}" for seed, score in scores.items()}))
+        print(summary_of_scores(list(scores.values())))
     logs = [Path(folders[seed], LOG_FILE) for seed in scores]
     if logs:
         # Late imports, because they need Keras: a wrong command line is answered without.
         from noterl import plotting
 
-        plotting.compare(logs, path=folder / FIGURE_FILE)
+        with suppress(ValueError):  # one run may have ended before the first episode of another
+            plotting.compare(logs, path=folder / FIGURE_FILE)
     if not run_options.quiet:
-        if scores:
-            print(columns({f"seed {seed}": f"{score:.2f}" for seed, score in scores.items()}))
-        print(summary_of_scores(list(scores.values())))
-        print(folder / FIGURE_FILE if scores else folder)
+        print(folder / FIGURE_FILE if (folder / FIGURE_FILE).exists() else folder)
 
 
 def seeds_of(text: str) -> list[int]:

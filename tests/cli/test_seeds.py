@@ -59,6 +59,7 @@ def test_summary_is_the_interquartile_mean_with_its_interval() -> None:
         (["--seeds"], "--seeds"),
         (["--seeds", "0-1", "--seed", "2"], "--seed"),
         (["--seeds", "0", "--csv", "a.csv"], "--csv"),
+        (["--seeds", "0-1", "--restore", "runs/agent"], "--restore"),
     ],
 )
 def test_wrong_options_leave_nothing(
@@ -80,3 +81,10 @@ def test_folder_of_another_run_stops_all_seeds_before_the_first(capsys: pytest.C
     assert main([*SMALL, "--seeds", "3-4", "--out", "both"]) == 2
     assert "seed-4 holds the run.toml of another run" in capsys.readouterr().err
     assert not Path("both/seed-3").exists()
+
+
+def test_runs_without_common_steps_have_a_table(capsys: pytest.CaptureFixture[str]) -> None:
+    options = [*SMALL[:6], "--episodes", "1", "--verbose", "0"]
+    assert main([*options, "--seeds", "0-2", "--out", "short"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert "interquartile mean of 3 runs" in lines[-2] and lines[-1] == "short"

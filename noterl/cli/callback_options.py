@@ -55,7 +55,7 @@ def make_callbacks(given: Mapping[str, Given]) -> list[Any]:
     callbacks = []
     for key, callback in offered().items():
         options = {name: value for name, value in given.items() if name.partition(".")[0] == key}
-        if options:
+        if options and not is_off(key, options):
             with usage_errors(f"--{key.replace('_', '-')}: "):
                 arguments = {name: option.value for name, option in arguments_of(key, options).items()}
                 if isinstance(env := arguments.get("env"), str):
@@ -70,6 +70,11 @@ def arguments_of(key: str, given: Mapping[str, Given]) -> dict[str, Given]:
     if key in given and not _is_bare(key, given[key]):
         arguments[first_argument(key)] = given[key]
     return arguments
+
+
+def is_off(key: str, given: Mapping[str, Given]) -> bool:
+    """Return whether a callback without arguments is given as false, such as by `--no-doctor`."""
+    return key in given and given[key].value is False and not first_argument(key)
 
 
 def _is_bare(key: str, given: Given) -> bool:

@@ -81,7 +81,7 @@ def run_info(arguments: Sequence[str]) -> None:
     path, flags = _file_of("info", arguments, [_JSON])
     values = parse_options([_JSON], flags, prog="noterl info FILE", description="Print what a file of an agent holds.")
     description = describe(path)
-    if "json" in values:  # which escapes control characters
+    if "json" in values and values["json"].value:  # which escapes control characters
         print(json.dumps(description, indent=2))
     else:
         print(columns({printable(key): printable(str(text)) for key, text in description.items()}))

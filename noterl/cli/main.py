@@ -72,6 +72,8 @@ def _main(arguments: list[str]) -> int:
         raise UsageError(f"unknown command {name!r}: {explain_name(name, list(COMMANDS))}")
     elif name == "train" and command_arguments[:1] in (["-h"], ["--help"]):
         print(_help_of_train())
+    elif command_arguments[:1] in (["-h"], ["--help"]) and name in ("tune", "agents", "presets", "environments"):
+        print(f"noterl {name}: {COMMANDS[name][2]}")
     else:
         sys.path.append(os.getcwd())  # for modules of the user, which `python -m noterl` finds there
         module, function, _ = COMMANDS[name]

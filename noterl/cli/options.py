@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import inspect
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -167,7 +168,8 @@ def parse_options(
     for group in vars(parsed).values():
         # An option that was not given keeps its default None.
         values.update({name: value for name, value in vars(group).items() if isinstance(value, Given)})
-    return {option.key: values[_identifier(option.key)] for option in options if _identifier(option.key) in values}
+    given = [option for option in options if _identifier(option.key) in values]
+    return {option.key: _checked(option, values[_identifier(option.key)]) for option in given}
 
 
 def parse_table(options: Sequence[Option], table: Mapping[str, Any], path: str) -> dict[str, Given]:
@@ -181,8 +183,16 @@ def parse_table(options: Sequence[Option], table: Mapping[str, Any], path: str) 
     for key, source in _flat(table, options_by_key).items():
         if key not in options_by_key:
             raise UsageError(f"{path}: unknown key {key!r}: {explain_name(key, sorted(options_by_key))}")
-        values[key] = _given(options_by_key[key], source, path)
+        values[key] = _checked(options_by_key[key], _given(options_by_key[key], source, path))
     return values
+
+
+def _checked(option: Option, given: Given) -> Given:
+    """Return the value unchanged; raise a `UsageError` if the option is a bool, and the value is another one."""
+    value = given.value
+    if option.annotation == "bool" and isinstance(value, str | int | float) and not isinstance(value, bool):
+        raise UsageError(f"{option.flag} must be true or false, got {value!r}")
+    return given
 
 
 def check_required(options: Iterable[Option], given: Collection[str]) -> None:
@@ -199,14 +209,14 @@ def _given(option: Option, source: Any, path: str) -> Given:
     only sequences becomes a tuple of one entry.
 
     Raises:
-        UsageError: if a list is given and the option does not only take sequences, or a text cannot be parsed.
+        UsageError: if a list is given and the option takes no sequences, or a text cannot be parsed.
     """
     if isinstance(source, str):
         return Given(parse_value(source, option.annotation), source)
     if isinstance(source, list):
         if _holds_texts(option.annotation):
             return Given(tuple(map(str, source)), source)
-        if not is_sequence(option.annotation):
+        if not re.search(r"\b(Any|Sequence|tuple|list)\b", option.annotation):
             raise UsageError(f"{path}: {option.key} must not be a list, got {source!r}")
         return Given(tuple(parse_value(entry, "Any") if isinstance(entry, str) else entry for entry in source), source)
     return Given((source,) if is_sequence(option.annotation) else source, source)
@@ -278,7 +288,7 @@ def _check_foreign_flags(options: Sequence[Option], arguments: Iterable[str]) ->
         flag = argument.partition("=")[0]
         replacement = hint(flag) if flag.startswith("--") and flag not in flags else None
         if replacement:
-            shown = ", ".join(_flags_in(replacement, options))
+            shown = ", ".join([*difflib.get_close_matches(flag, flags, 1, 0.85), *_flags_in(replacement, options)])
             raise UsageError(f"unknown option {flag}: {replacement}" + (f". Options: {shown}" if shown else ""))
 
 

@@ -73,7 +73,8 @@ def read_command(command: str, arguments: Sequence[str]) -> tuple[str, list[str]
     name, remaining = agent_of(command, remaining, table, path)
     table.pop("agent", None)  # the other keys are options
     choose_backend(backend_of(remaining, table))  # before the agent's module imports Keras
-    table["import"] = [*table.get("import", ()), *modules]
+    listed = table.get("import", ())
+    table["import"] = [*([listed] if isinstance(listed, str) else listed), *modules]
     for module in table["import"]:
         import_module(module, "--import")
     return name, remaining, table, path
@@ -240,7 +241,7 @@ def run_table(name: str, given: Mapping[str, Given], seed: int) -> dict[str, Any
             table[key] = option.source
     for callback in offered:
         chosen = {key: value for key, value in given.items() if key.partition(".")[0] == callback}
-        if chosen:
+        if chosen and not callback_options.is_off(callback, chosen):
             arguments = callback_options.arguments_of(callback, chosen)
             table[callback] = {name: option.source for name, option in arguments.items()}
     return table

@@ -54,6 +54,12 @@ def test_wrong_command_line_gives_code_2(
     assert captured.err.startswith("noterl: error: ") and suggestion in captured.err and captured.out == ""
 
 
+@pytest.mark.parametrize("command", ["tune", "agents", "presets", "environments", "callbacks"])
+def test_each_command_has_a_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([command, "--help"]) == 0
+    assert capsys.readouterr().out
+
+
 def test_agents_lists_all_with_a_sentence(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["agents"]) == 0
     text = capsys.readouterr().out

@@ -125,6 +125,8 @@ def test_info_describes_the_file(run: Path, capsys: pytest.CaptureFixture[str]) 
     found = json.loads(capsys.readouterr().out)
     assert (found["agent"], found["steps"], found["memory"]) == ("DQN", "60", "not stored")
     assert found["network q"] == f"{4 * 8 + 8 + 8 * 2 + 2:,} values" and "hidden=(8,)" in found["arguments"]
+    assert main(["info", str(run), "--no-json"]) == 0
+    assert not capsys.readouterr().out.startswith("{")
     assert main(["info", str(run)]) == 0
     assert "DQN" in capsys.readouterr().out
 

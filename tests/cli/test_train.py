@@ -125,7 +125,7 @@ def test_callbacks_take_environments_as_the_agent_does() -> None:
         (["--gamma", "2"], "gamma"), (["--policy", "EpsGreedyQPolcy(0.1)"], "EpsGreedyQPolicy"),
         (["--steps", "-3"], "steps"), (["--env", "CartPoll-v1"], "CartPole"), (["--backend", "theano"], "theano"),
         (["--checkpoint.save-freq", "3"], "path"), (["--early-stopping.trial-count", "0"], "trial_count"),
-        (["--info", "reward"], "info"),
+        (["--info", "reward"], "info"), (["--overwrite", "no"], "--overwrite must be true or false"),
     ],
 )  # fmt: skip
 def test_wrong_option_gives_code_2_and_leaves_nothing(
@@ -139,6 +139,22 @@ def test_wrong_option_gives_code_2_and_leaves_nothing(
 def test_missing_environment_gives_code_2(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train", "dqn", "--steps", "3"]) == 2
     assert "--env" in capsys.readouterr().err
+
+
+def test_callback_without_arguments_is_switched_off() -> None:
+    assert main(["train", "dqn", *SMALL, "--doctor", "--terminate-on-nan", "--out", "first", "--quiet"]) == 0
+    assert {"doctor", "terminate_on_nan"} <= {*tomllib.loads(Path("first/run.toml").read_text())}
+    options = ["--no-doctor", "--terminate-on-nan", "false", "--out", "second", "--quiet"]
+    assert main(["train", "--config", "first/run.toml", *options]) == 0
+    assert not {"doctor", "terminate_on_nan"} & {*tomllib.loads(Path("second/run.toml").read_text())}
+
+
+def test_several_optimizers_are_read_back() -> None:
+    options = ["--env", "Pendulum-v1", "--hidden", "4", "--steps", "20", "--quiet"]
+    assert main(["train", "sac", *options, "--optimizer", "(3e-4, 1e-3, 3e-4)", "--out", "first"]) == 0
+    assert main(["train", "--config", "first/run.toml", "--out", "second", "--quiet"]) == 0
+    agent = noterl.load("second/agent.noterl")
+    assert agent.get_rule("learning_rate", "critic") == pytest.approx(1e-3)
 
 
 def test_unknown_key_of_a_file_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
@@ -225,6 +241,7 @@ def test_help_shows_the_options_of_the_agent(capsys: pytest.CaptureFixture[str])
         ("dqn", "--buffer-max-size", ["--replay"]),
         ("ppo", "--lam", ["--gae-lambda"]),
         ("ppo", "--total_timesteps", ["--steps"]),
+        ("dqn", "--step", ["--steps"]),
     ],
 )
 def test_option_of_another_library_is_answered_with_ours(

@@ -247,11 +247,7 @@ def _is_spec(value: Any) -> bool:
 
 
 # The learners with a replay memory, by the agent's kind of memory.
-_REPLAYING: dict[str, Any] = {
-    "replay": ReplayLearner,
-    "rollout": ReplayedRolloutLearner,
-    "sequences": SequenceLearner,
-}
+_REPLAYING: dict[str, Any] = {"replay": ReplayLearner, "rollout": ReplayedRolloutLearner, "sequences": SequenceLearner}
 
 # `compile` warns above this number of gradient updates per environment step.
 MANY_UPDATES_PER_STEP = 4

@@ -221,12 +221,7 @@ class Storage(Ring):
     successor: Array
 
     def __init__(
-        self,
-        observation: Layout,
-        capacity: int,
-        action: Leaf,
-        extra: Mapping[str, Leaf],
-        empty: Allocate = np.empty,
+        self, observation: Layout, capacity: int, action: Leaf, extra: Mapping[str, Leaf], empty: Allocate = np.empty
     ) -> None:
         super().__init__(capacity)
         self._empty = empty

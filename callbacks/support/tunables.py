@@ -47,7 +47,7 @@ class Rate:
 
     def next(self, value: float, ratio: float, sign: int) -> float:
         """Return the next value; `sign` is +1 for a rise with the ratio, -1 for a fall."""
-        target = _clip(value + self.rate * sign * (ratio - 1.0), self.min, self.max)
+        target = min(max(value + self.rate * sign * (ratio - 1.0), self.min), self.max)
         return self.smooth * target + (1.0 - self.smooth) * value
 
 
@@ -104,16 +104,12 @@ class Scale:
     def next(self, value: float, ratio: float, power: int) -> float:
         """Return the next count, not rounded; `power` is +1 for a rise with the ratio, -1 for a fall."""
         factor = ratio if power > 0 else 1.0 / ratio if ratio > 0 else math.inf
-        return _clip(self.scale * value * factor, self.min, self.max)
+        return min(max(self.scale * value * factor, self.min), self.max)
 
     def rounded(self, value: float, *, batch: bool) -> int:
         """Return the count, rounded for the agent."""
         whole = round(value) if batch else int(value)
         return max(self.min, whole // self.align * self.align)
-
-
-def _clip(value: float, low: float, high: float) -> float:
-    return min(max(value, low), high)
 
 
 class Tunable(NamedTuple):

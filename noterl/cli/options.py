@@ -164,12 +164,10 @@ def parse_options(
     parser = dataclasses.make_dataclass("Options", fields)
     parser.__doc__ = description
     parsed = tyro.cli(parser, prog=prog, description=description, args=arguments, config=(tyro.conf.OmitArgPrefixes,))
-    values = {}
-    for group in vars(parsed).values():
-        # An option that was not given keeps its default None.
-        values.update({name: value for name, value in vars(group).items() if isinstance(value, Given)})
-    given = [option for option in options if _identifier(option.key) in values]
-    return {option.key: _checked(option, values[_identifier(option.key)]) for option in given}
+    values = {name: value for group in vars(parsed).values() for name, value in vars(group).items()}
+    pairs = [(option, values[_identifier(option.key)]) for option in options]
+    # An option that was not given keeps its default None.
+    return {option.key: _checked(option, value) for option, value in pairs if value is not None}
 
 
 def parse_table(options: Sequence[Option], table: Mapping[str, Any], path: str) -> dict[str, Given]:

@@ -414,10 +414,8 @@ def torch_weights(algorithm: Algorithm) -> dict[str, np.ndarray]:
             raise ValueError(f"layout must be 'keras', because the network {name!r} is not a module of torch")
         for key, array in native_modules().state_dict(network).items():
             by_name[f"{name.replace('/', '.')}.{key}"] = array
-    return {
-        **by_name,
-        **{name: array for name, array in get_weights(algorithm).items() if name.startswith(_NORMALIZERS)},
-    }
+    statistics = {name: array for name, array in get_weights(algorithm).items() if name.startswith(_NORMALIZERS)}
+    return by_name | statistics
 
 
 def summary(parts: Parts) -> str:

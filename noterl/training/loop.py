@@ -363,7 +363,11 @@ class Loop(EventLoop):
         """Fire the begin events of the training, and the events that a restored run has not fired yet."""
         self.stepping.begin()
         self.fire_between(self.events.on_train_begin, {})
-        self._begin_continued_episodes()
+        ledger = self.lanes.ledger
+        # The episodes that continue from the previous `fit`.
+        for lane, running in enumerate(ledger.running):
+            if running or lane in ledger.over:
+                self.fire_episode_begin(lane, ledger.numbers[lane])
         self.stepping.end_episodes()
         self.guard.check()
 
@@ -392,13 +396,6 @@ class Loop(EventLoop):
         """Called after each compiled call of updates and the hooks of the call."""
         self.lanes.learned(self.counters.updates)
         super()._after_call(result)
-
-    def _begin_continued_episodes(self) -> None:
-        """Fire `on_episode_begin` for the episodes that continue from the last fit."""
-        ledger = self.lanes.ledger
-        for lane, running in enumerate(ledger.running):
-            if running or lane in ledger.over:
-                self.fire_episode_begin(lane, ledger.numbers[lane])
 
     def close(self) -> None:
         """Fire the end events of all open episodes; incomplete episodes continue in the next fit."""

@@ -416,12 +416,8 @@ class Loop(EventLoop):
     def fire_episode_end(self, lane: int, complete: bool) -> None:
         """Fire the end of the episode in a lane; `complete` is False if the episode goes on or was cut."""
         del self._open[lane]
-        logs = self._episode_logs(lane, complete)
-        self.fire_between(self.events.on_episode_end, self.lanes.ledger.numbers[lane], logs)
-
-    def _episode_logs(self, lane: int, complete: bool) -> Logs:
-        """Return the logs of an episode's end; if the episode is complete, the means of updates start again."""
         ledger = self.lanes.ledger
         logs: Logs = {"reward": ledger.returns[lane], "length": ledger.lengths[lane], **self.lanes.logs(lane)}
         logs |= ledger.info[lane].logs()
-        return self.stepping.complete_logs({**self.with_metrics(logs, complete), "complete": complete})
+        logs = self.stepping.complete_logs({**self.with_metrics(logs, complete), "complete": complete})
+        self.fire_between(self.events.on_episode_end, ledger.numbers[lane], logs)

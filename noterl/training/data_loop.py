@@ -38,7 +38,10 @@ class DataLoop(EventLoop):
         self.guard.check()
         while not self._is_finished():
             if not self._is_open:
-                self._begin_epoch()
+                if not self.counters.epoch_updates:
+                    self.metrics.take()  # the means of earlier episodes do not belong to the epoch
+                self._is_open = True
+                self.fire_between(self.events.on_epoch_begin, self.counters.epochs, {})
                 continue  # a hook may have ended training
             self._make_group()
             if self.counters.epoch_updates >= self.updates_per_epoch:
@@ -63,13 +66,6 @@ class DataLoop(EventLoop):
         else:
             return False
         return True
-
-    def _begin_epoch(self) -> None:
-        """Fire the begin of a new epoch, or of the epoch in progress when the last `fit` ended."""
-        if not self.counters.epoch_updates:
-            self.metrics.take()  # the means of earlier episodes do not belong to the epoch
-        self._is_open = True
-        self.fire_between(self.events.on_epoch_begin, self.counters.epochs, {})
 
     def _make_group(self) -> None:
         """Run the next group of updates."""

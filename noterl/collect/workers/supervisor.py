@@ -107,16 +107,13 @@ class Supervisor:
                 if not process.has_ended() and not self._is_closing:
                     late = f"did not close its environments within {seconds:g} seconds; its process is killed"
                     warnings.warn(f"{self._describe(index)} {late}", RuntimeWarning, stacklevel=2)
-            self._show_last_warnings()
+            self._is_closing = True  # an error or an end of a worker is no failure any more
+            # The warnings that workers have sent while the environments were closed.
+            while pipes := self._pipes.wait(0.0):
+                for pipe in pipes:
+                    self._handle_message(self._pipes.owners[pipe])
         finally:
             self.kill()
-
-    def _show_last_warnings(self) -> None:
-        """Show the warnings that workers have sent while the environments were closed."""
-        self._is_closing = True  # an error or an end of a worker is no failure any more
-        while pipes := self._pipes.wait(0.0):
-            for pipe in pipes:
-                self._handle_message(self._pipes.owners[pipe])
 
     def _warn(self, index: int, category: str, message: str) -> None:
         """Show a warning of a worker."""

@@ -203,18 +203,14 @@ class Worker:
             name, *arguments = self.pipe.recv()
             self._received += 1
             if name == "close":
-                self._close()
+                try:
+                    self.job.source.close()
+                except Exception as error:  # training has ended, so this is a warning
+                    message = f"close() of an environment raised {type(error).__name__}: {error}"
+                    self.pipe.send(("warning", "RuntimeWarning", message))
                 return
             # "collect", "run", "change", "reset", "step", "await_call", "call" or "send_state"
             getattr(self, name)(*arguments)
-
-    def _close(self) -> None:
-        """Close the environments; training has ended, so an error is a warning."""
-        try:
-            self.job.source.close()
-        except Exception as error:
-            message = f"close() of an environment raised {type(error).__name__}: {error}"
-            self.pipe.send(("warning", "RuntimeWarning", message))
 
     def collect(self, rounds: int | None, step: int, changes: Mapping[str, Any]) -> None:
         """Choose actions and step all lanes, several times with the same weights.

@@ -415,7 +415,15 @@ def main(memory: int, pipe: int) -> None:
         pipe: the descriptor of the pipe to the learner.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C in a terminal reaches all processes; the learner handles it
-    _end_with_learner(pipe)
+    platforms.end_after_parent()
+
+    def watch() -> None:
+        # The pipe closes when the learner's process ends, even by a kill while this process is inside an environment.
+        # The processes that environments have started end too, which `end_after_parent` alone does not achieve.
+        platforms.wait_for_parent(pipe)
+        platforms.end_own_group()
+
+    threading.Thread(target=watch, daemon=True).start()
     connection = platforms.open_pipe(pipe)
     try:
         with contextlib.suppress(EOFError, OSError):  # the learner has ended before it has sent the job
@@ -424,20 +432,3 @@ def main(memory: int, pipe: int) -> None:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(0)  # without the teardown of the interpreter, the process ends in milliseconds
-
-
-def _end_with_learner(pipe: int) -> None:
-    """End this process when the learner ends, even by a kill while this process is inside an environment.
-
-    The processes that environments have started end too, which `end_after_parent` alone does not achieve.
-
-    Args:
-        pipe: file descriptor of the pipe from the learner's process, which closes when that process ends.
-    """
-    platforms.end_after_parent()
-
-    def watch() -> None:
-        platforms.wait_for_parent(pipe)
-        platforms.end_own_group()
-
-    threading.Thread(target=watch, daemon=True).start()

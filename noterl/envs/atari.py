@@ -87,7 +87,15 @@ class Atari(VectorMaker):
             if isinstance(getattr(Atari, name, None), bool):
                 check_bool(name, value)
         self.repeat_action_probability = probability("repeat_action_probability", self.repeat_action_probability)
-        self.rom: str = _rom_of(self.game)
+        roms = require("ale_py.roms", "atari", "noterl.envs.Atari")
+        roms_by_name = {rom.replace("_", ""): rom for rom in roms.get_all_rom_ids()}
+        name = str(self.game).rpartition("/")[2].partition("-v")[0].replace("_", "").lower()
+        if not isinstance(self.game, str) or name not in roms_by_name:
+            titles = {key: rom.title().replace("_", "") for key, rom in roms_by_name.items()}
+            advice = explain_name(str(self.game), list(titles.values()))
+            raise ValueError(f"game must be the name of an Atari game, got {self.game!r}: {advice}")
+        # ale-py's name of the game, such as "space_invaders" for "SpaceInvaders".
+        self.rom: str = str(roms_by_name[name])
         self.frame_stack: int | None = self.stack if self.stack > 1 else None
 
     def make_vector(self, num_envs: int) -> AtariVector:
@@ -240,19 +248,3 @@ class AtariVector(VectorEnv[Any, Any, Any]):
     def close_extras(self, **kwargs: Any) -> None:
         """End the threads of ale-py."""
         self._env = None
-
-
-def _rom_of(game: Any) -> str:
-    """Return ale-py's name of a game, such as "space_invaders" for "SpaceInvaders".
-
-    Raises:
-        ValueError: if there is no such game.
-    """
-    roms = require("ale_py.roms", "atari", "noterl.envs.Atari")
-    roms_by_name = {rom.replace("_", ""): rom for rom in roms.get_all_rom_ids()}
-    name = str(game).rpartition("/")[2].partition("-v")[0].replace("_", "").lower()
-    if not isinstance(game, str) or name not in roms_by_name:
-        titles = {key: rom.title().replace("_", "") for key, rom in roms_by_name.items()}
-        advice = explain_name(str(game), list(titles.values()))
-        raise ValueError(f"game must be the name of an Atari game, got {game!r}: {advice}")
-    return str(roms_by_name[name])

@@ -63,16 +63,12 @@ def describe(
     registered = None if spec is None or spec.additional_wrappers else gymnasium.registry.get(spec.id)
     if spec is None or registered is None or registered.entry_point != spec.entry_point:
         return description
-    kwargs = _changed(spec.kwargs, registered.kwargs)
+    # Only the arguments that differ from the registered ones, except the render mode.
+    equal = {name for name, value in spec.kwargs.items() if repr(value) == repr(registered.kwargs.get(name, ...))}
+    kwargs = {name: value for name, value in spec.kwargs.items() if name not in {*equal, "render_mode"}}
     if not _fits(kwargs):
         return description
     return {**description, "id": spec.id, "kwargs": kwargs, "max_episode_steps": spec.max_episode_steps}
-
-
-def _changed(kwargs: dict[str, Any], registered: dict[str, Any]) -> dict[str, Any]:
-    """Return the arguments that differ from the registered ones, except the render mode."""
-    fixed = {"render_mode", *(name for name in kwargs if repr(kwargs[name]) == repr(registered.get(name, ...)))}
-    return {name: value for name, value in kwargs.items() if name not in fixed}
 
 
 def _fits(arguments: Any) -> bool:

@@ -116,7 +116,9 @@ def make_policy(name: str, networks: Iterable[Any], actor: Any, encoder: Observa
     statistics = actor.normalizers.observation if isinstance(actor.normalizers, Normalizers) else None
     probes = _probes(encoder, statistics)
     encoded = encoder(_nested(encoder, probes))
-    state = _state_probes(actor.start, len(encoded))
+    rng = np.random.default_rng(1)
+    starts = actor.start.items()
+    state = {name: rng.uniform(-1, 1, (len(encoded), *value.shape)).astype(value.dtype) for name, value in starts}
     outputs, after = actor.outputs(encoded, state)
     outputs = np.asarray(outputs)
     probes |= {f"{STATE}{name}": value for name, value in state.items()}
@@ -161,12 +163,6 @@ def _add_network(graph: Graph, network: Any, start: int, state: dict[str, np.nda
     end, after = add_recurrent(graph, network, start, places)
     graph.outputs |= {f"{NEXT_STATE}{name}": position for name, position in after.items()}
     return end
-
-
-def _state_probes(start: dict[str, np.ndarray], count: int) -> dict[str, np.ndarray]:
-    """Return random states `[count, ...]` of a policy, by name."""
-    rng = np.random.default_rng(1)
-    return {name: rng.uniform(-1, 1, (count, *value.shape)).astype(value.dtype) for name, value in start.items()}
 
 
 class Input(NamedTuple):

@@ -238,7 +238,9 @@ class ScheduledUpdates(Updates):
         Args:
             results: for each part, the number of updates, and (logs, feedback).
         """
-        self._pull()
+        self._known = [served.numpy() for served in self._served]
+        for variable, value in zip(self._state, self._known, strict=True):
+            variable.assign(value)
         logs = joined([map_arrays(partial(_part, 0, used), logs) for used, (logs, _) in results])
         feedback = joined([map_arrays(partial(_part, 0, used), feedback) for used, (_, feedback) in results])
         finite = logs.pop("")
@@ -253,12 +255,6 @@ class ScheduledUpdates(Updates):
             if not np.array_equal(value, self._known[k], equal_nan=value.dtype.kind == "f"):
                 self._served[k].assign(value)
                 self._known[k] = value
-
-    def _pull(self) -> None:
-        """Copy the variables from the servers."""
-        self._known = [served.numpy() for served in self._served]
-        for variable, value in zip(self._state, self._known, strict=True):
-            variable.assign(value)
 
 
 def _gathered(rows: GatheredRows) -> Batch:

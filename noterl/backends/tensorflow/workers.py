@@ -47,7 +47,14 @@ def connect(workers: Sequence[str], rank: int, has_chief: bool) -> tf.distribute
     Raises:
         ConnectionLost: if not all processes start within `CONNECT_SECONDS`, or the port of this process is in use.
     """
-    _meet(workers, rank)
+    # TensorFlow's own server would wait for processes without end.
+    with listener(workers[rank]) if rank else contextlib.nullcontext():  # to name a port in use
+        missing = [workers[other] for other in meet(workers[0], rank, len(workers), CONNECT_SECONDS)]
+    if missing:
+        raise ConnectionLost(
+            f"rank {rank} has not reached {', '.join(missing)} of the {len(workers)} processes of TF_CONFIG within "
+            f"{CONNECT_SECONDS} s; if one has failed, its own error says why"
+        )
     _configure({"chief": 1, "worker": len(workers) - 1} if has_chief else {"worker": len(workers)})
     try:
         strategy = tf.distribute.MultiWorkerMirroredStrategy()
@@ -70,21 +77,6 @@ def _configure(jobs: dict[str, int]) -> None:
         heartbeat_timeout_in_ms=1000 * HEARTBEAT_SECONDS,
         coordinated_jobs=[CoordinatedJob(name=job, num_tasks=count) for job, count in jobs.items()],
     )
-
-
-def _meet(workers: Sequence[str], rank: int) -> None:
-    """Wait until all processes have started. TensorFlow's own server would wait without end.
-
-    Raises:
-        ConnectionLost: if they do not all start within `CONNECT_SECONDS`, or this process cannot listen at its address.
-    """
-    with listener(workers[rank]) if rank else contextlib.nullcontext():  # to name a port in use
-        missing = [workers[other] for other in meet(workers[0], rank, len(workers), CONNECT_SECONDS)]
-    if missing:
-        raise ConnectionLost(
-            f"rank {rank} has not reached {', '.join(missing)} of the {len(workers)} processes of TF_CONFIG within "
-            f"{CONNECT_SECONDS} s; if one has failed, its own error says why"
-        )
 
 
 class Workers(ProcessGroup):

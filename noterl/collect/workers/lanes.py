@@ -374,15 +374,7 @@ class PoolLanes(Pool):
             raise WorkerError(
                 index, f"worker {index} cannot be replaced after more than {MAX_CALLS:,} calls of env_call in one fit"
             )
-        self._skip_used_seeds(index)
-        return replace(self._job(index, restores=False), calls=tuple(self._calls))
-
-    def _resume(self, index: int) -> None:
-        """Let the process that replaces another one go on. Rounds and processes hold no cycle of references."""
-        self.rounds.resume(index)
-
-    def _skip_used_seeds(self, index: int) -> None:
-        """Advance the generators of a failed worker, so that the successor does not repeat random numbers."""
+        # The generators of the failed worker advance, so that the successor does not repeat random numbers.
         lanes = self.own[index]
         pending = self.rounds.pending_resets(index)
         for lane, ahead in zip(range(lanes.start, lanes.stop), pending.tolist(), strict=True):
@@ -393,6 +385,11 @@ class PoolLanes(Pool):
         for name in self.rounds.explorers:
             bits: Any = self.generators(exploration_name(index, name)).bit_generator
             bits.advance(2**64)  # more numbers than the failed worker can have drawn
+        return replace(self._job(index, restores=False), calls=tuple(self._calls))
+
+    def _resume(self, index: int) -> None:
+        """Let the process that replaces another one go on. Rounds and processes hold no cycle of references."""
+        self.rounds.resume(index)
 
     # State
 

@@ -139,7 +139,10 @@ class Discriminator:
         self._data = ExpertData(algorithm, settings.demonstrations)
         self._action_inputs, actions = _action_encoder(algorithm.action_space)
         self._scale, self._shift = self._input_scale(algorithm)
-        weights = _initial_weights((len(self._scale) + actions, *settings.hidden, 1), algorithm.generators.seed)
+        generator = Generators(algorithm.generators.seed)("discriminator")
+        weights: list[np.ndarray] = []  # kernels and biases: Glorot's uniform distribution, and zeros
+        for inputs, outputs in itertools.pairwise((len(self._scale) + actions, *settings.hidden, 1)):
+            weights += [glorot_uniform((inputs, outputs), generator), np.zeros(outputs, np.float32)]
         self.variables: list[Any] = [
             keras.Variable(weight, name=f"discriminator_{k}") for k, weight in enumerate(weights)
         ]
@@ -297,15 +300,6 @@ class Discriminator:
     def check_state(self, state: dict[str, Any]) -> None:
         """Raise a ValueError if the optimizer's part of a state does not fit."""
         self._deferred.check_state(state["optimizer"], {})
-
-
-def _initial_weights(sizes: Sequence[int], seed: int) -> list[np.ndarray]:
-    """Return kernels and biases of layers of these sizes: Glorot's uniform distribution, and zeros."""
-    generator = Generators(seed)("discriminator")
-    weights: list[np.ndarray] = []
-    for inputs, outputs in itertools.pairwise(sizes):
-        weights += [glorot_uniform((inputs, outputs), generator), np.zeros(outputs, np.float32)]
-    return weights
 
 
 def _action_encoder(space: spaces.Space[Any]) -> tuple[Callable[[Tensor], Tensor], int]:

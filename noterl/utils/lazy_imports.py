@@ -28,7 +28,11 @@ def attach(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]],
     (['FinderLogger', 'LRFinder', 'OptFinder', 'ParallelFinder'], 'noterl.finders.lr_finder')
     """
     module: Any = sys.modules[package]
-    module_names = _typed_imports(ast.parse(module.__spec__.loader.get_source(package)))
+    tree = ast.parse(module.__spec__.loader.get_source(package))
+    # For each name that is imported only for type checking, the module of the name.
+    blocks = [node for node in tree.body if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"]
+    imports = [node for block in blocks for node in block.body if isinstance(node, ast.ImportFrom)]
+    module_names = {alias.name: "." * node.level + (node.module or "") for node in imports for alias in node.names}
 
     def get_name(name: str) -> Any:
         """Import a name, and store the value in the package, so that Python does not call this function again."""
@@ -52,10 +56,3 @@ def attach(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]],
         return sorted({*module_names, *(name for name in vars(module) if name.startswith("_"))})
 
     return get_name, list_names, list(module_names)
-
-
-def _typed_imports(tree: ast.Module) -> dict[str, str]:
-    """Return, for each name that is imported only for type checking, the module of the name."""
-    blocks = [node for node in tree.body if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"]
-    imports = [node for block in blocks for node in block.body if isinstance(node, ast.ImportFrom)]
-    return {alias.name: "." * node.level + (node.module or "") for node in imports for alias in node.names}

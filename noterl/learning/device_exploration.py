@@ -14,6 +14,9 @@ from noterl.heads import Deterministic, Head, Q
 from noterl.noise import GaussianWhiteNoiseProcess
 from noterl.policies import AdaptiveEpsGreedyPolicy, EpsGreedyQPolicy, GreedyQPolicy, LinearEpsGreedyPolicy
 
+# The exact types of policies that `EpsilonGreedy` computes.
+_EPSILON_GREEDY = (EpsGreedyQPolicy, LinearEpsGreedyPolicy, AdaptiveEpsGreedyPolicy, GreedyQPolicy)
+
 
 class Exploration(on_device.Exploration, Protocol):
     """How actions are chosen in a compiled call, with the same distribution as by `Head.explore`.
@@ -109,12 +112,7 @@ def find_exploration(head: Head, explorer: Explorer) -> Exploration | None:
         return Sampling(head)
     if head.noisy:
         return None
-    if type(head) is Q and explorer_class in (
-        EpsGreedyQPolicy,
-        LinearEpsGreedyPolicy,
-        AdaptiveEpsGreedyPolicy,
-        GreedyQPolicy,
-    ):
+    if type(head) is Q and explorer_class in _EPSILON_GREEDY:
         return EpsilonGreedy(explorer)
     if isinstance(head, Deterministic) and explorer_class is GaussianWhiteNoiseProcess:
         return GaussianNoise(head, explorer)  # type: ignore[arg-type]

@@ -369,9 +369,5 @@ def _plan_layer(layer: Mapping[str, Any], gain: float | None) -> PlanLayer:
         weights = gain
     else:
         weights = None if initializer == "fan_in_uniform" else initializer
-    return (
-        layer["layer"],
-        *(layer[name] for name in _SIZES[layer["layer"]]),
-        layer.get("activation", "linear"),
-        weights,
-    )
+    sizes = (layer[name] for name in _SIZES[layer["layer"]])
+    return (layer["layer"], *sizes, layer.get("activation", "linear"), weights)

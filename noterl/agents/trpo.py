@@ -175,11 +175,9 @@ class TRPO(ActorCritic):
         if self.normalize_advantage:
             advantage = losses.normalize(rows.extra["advantage"], rows.weight)
             rows = rows._replace(extra={**rows.extra, "advantage": advantage})
+        trained = networks.trainable_variables(self.actor)
         metrics = natural_gradient.step(
-            lambda: self.surrogate(rows),
-            lambda: self.surrogate(fisher_rows)[1],
-            networks.trainable_variables(self.actor),
-            self,
+            lambda: self.surrogate(rows), lambda: self.surrogate(fisher_rows)[1], trained, self
         )
         entropy = losses.masked_mean(self.head.entropy(rows.extra["outputs"]), rows.weight)
         return {**metrics, "entropy": entropy}

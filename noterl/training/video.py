@@ -41,7 +41,12 @@ def write_video(path: Path, frames: Iterator[np.ndarray], fps: int) -> None:
         if encoder is None:
             _write_gif(path, guarded(), fps)
         else:
-            _write_mp4(encoder, path, guarded(), fps)
+            # ffmpeg writes a temporary file, which replaces a file at `path` when the temporary file is complete.
+            with tempfile.TemporaryDirectory() as directory, replacing(path) as target:
+                encoded = Path(directory, "animation.mp4")
+                _encode(encoder, encoded, guarded(), fps)
+                with open(encoded, "rb") as file:
+                    shutil.copyfileobj(file, target)
     except _FramesFailed as failed:  # an error of the environment, not of the file
         raise failed.args[0] from None
 
@@ -150,15 +155,6 @@ def _error(image: Image.Image, shown: Image.Image) -> float:
 
     extrema: Any = ImageChops.difference(image, shown.convert("RGB")).getextrema()
     return float(max(high for _, high in extrema))
-
-
-def _write_mp4(ffmpeg: str, path: Path, frames: Iterator[np.ndarray], fps: int) -> None:
-    """Let ffmpeg write a temporary file, which replaces a file at `path` when the temporary file is complete."""
-    with tempfile.TemporaryDirectory() as directory, replacing(path) as target:
-        encoded = Path(directory, "animation.mp4")
-        _encode(ffmpeg, encoded, frames, fps)
-        with open(encoded, "rb") as file:
-            shutil.copyfileobj(file, target)
 
 
 def _encode(program: str, made: Path, frames: Iterator[np.ndarray], fps: int) -> None:

@@ -100,7 +100,25 @@ class Tree:
     def run(self, simulations: int) -> None:
         """Run simulations: at most as many, in all calls together, as the tree was made for."""
         for _ in range(simulations):
-            self._simulate()
+            # Descend to a leaf in each tree, evaluate the new leaves, and back up.
+            nodes = self.roots
+            path = []
+            leaves = []
+            gained = np.zeros(self.count)  # by tree: the first player's value of the leaf, then of the edges above it
+            while len(nodes):
+                actions = self.scores(nodes).argmax(axis=1)
+                path.append((nodes, actions))
+                children = self.children[nodes, actions]
+                is_new = children < 0
+                is_over = ~is_new & self.over[children]
+                gained[nodes[is_over] // self.size] = self.values[children[is_over]]
+                if is_new.any():
+                    leaves.append((nodes[is_new], actions[is_new]))
+                nodes = children[~(is_new | is_over)]
+            if leaves:
+                parents, actions = (np.concatenate(part) for part in zip(*leaves, strict=True))
+                gained[parents // self.size] = self._expand(parents, actions)
+            self._back_up(path, gained)
             self._simulated += 1
 
     def result(self) -> SearchResult:
@@ -127,27 +145,6 @@ class Tree:
         width = high - low
         has_width = width > 0
         return np.where(has_width, np.clip((value - low) / np.where(has_width, width, 1.0), 0.0, 1.0), 0.0)
-
-    def _simulate(self) -> None:
-        """Run one simulation in all trees: descend to a leaf in each, evaluate the new leaves, and back up."""
-        nodes = self.roots
-        path = []
-        leaves = []
-        gained = np.zeros(self.count)  # by tree: the first player's value of the leaf, then of the edges above it
-        while len(nodes):
-            actions = self.scores(nodes).argmax(axis=1)
-            path.append((nodes, actions))
-            children = self.children[nodes, actions]
-            is_new = children < 0
-            is_over = ~is_new & self.over[children]
-            gained[nodes[is_over] // self.size] = self.values[children[is_over]]
-            if is_new.any():
-                leaves.append((nodes[is_new], actions[is_new]))
-            nodes = children[~(is_new | is_over)]
-        if leaves:
-            parents, actions = (np.concatenate(part) for part in zip(*leaves, strict=True))
-            gained[parents // self.size] = self._expand(parents, actions)
-        self._back_up(path, gained)
 
     def _expand(self, parents: Array, actions: Array) -> Array:
         """Add the nodes that actions `[n]` lead to; return the first player's values `[n]`."""

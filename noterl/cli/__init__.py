@@ -1,5 +1,3 @@
 """The command `noterl`, also `python -m noterl`; in the extra `cli`."""
 
-from noterl.cli.main import main
-
-__all__ = ["main"]
+from noterl.cli.main import main as main

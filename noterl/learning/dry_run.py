@@ -15,15 +15,7 @@ from noterl import backends, networks
 from noterl.acting.policy_state import read_spec, starting_state
 from noterl.algorithm import Algorithm, running
 from noterl.backends import keras
-from noterl.learning import optimizers
-from noterl.learning.update import (
-    Returned,
-    cut_prepared,
-    flatten_prepared,
-    prepared,
-    stored_fields,
-    without_learner_state,
-)
+from noterl.learning import optimizers, update
 from noterl.replay.columns import action_layout, extra_layout
 from noterl.replay.state_sequences import SequenceSpec
 from noterl.types import Batch
@@ -125,7 +117,7 @@ def find_forward_fields(
     return shapes
 
 
-def run_update(updater: Updater, forward_fields: FieldShapes) -> Sequence[Returned]:
+def run_update(updater: Updater, forward_fields: FieldShapes) -> Sequence[update.Returned]:
     """Run `update` on zeros for each index within `update_period`; the weights do not change.
 
     Args:
@@ -138,7 +130,7 @@ def run_update(updater: Updater, forward_fields: FieldShapes) -> Sequence[Return
     Raises:
         ValueError: if `update` does not return logs and feedback, or `forward` does not fit the head.
     """
-    returned: list[Returned] = []
+    returned: list[update.Returned] = []
     with naming_network(updater.algorithm), running(updater):
         call = partial(_call_updates, updater, forward_fields, returned)
         backends.current().dry_run(call, updater.find_variables(), updater.jit_compile)
@@ -157,7 +149,7 @@ def check_networks(updater: Updater) -> None:
     run_update(updater, {})
 
 
-def _call_updates(updater: Updater, forward_fields: FieldShapes, returned: list[Returned]) -> None:
+def _call_updates(updater: Updater, forward_fields: FieldShapes, returned: list[update.Returned]) -> None:
     """Call `forward` and each `update` of a period on zeros, check the results, and add the names to `returned`."""
     algorithm = updater.algorithm
     observations = _zeros((2, *algorithm.spaces.encoder.space.shape), algorithm.observation_dtype)
@@ -187,7 +179,7 @@ def _call_updates(updater: Updater, forward_fields: FieldShapes, returned: list[
                 "a scalar: `loss` in its feedback, `update` in its logs",
                 stacklevel=2,
             )
-        returned.append(Returned(frozenset({*logs, "loss"}), frozenset(feedback)))
+        returned.append(update.Returned(frozenset({*logs, "loss"}), frozenset(feedback)))
 
 
 @contextmanager
@@ -230,7 +222,7 @@ def example_batch(algorithm: Algorithm, forward_fields: Iterable[str]) -> Batch:
     action = zeros(layout.shape, layout.batch_dtype)
     extra = {name: zeros(shape, np.float32) for name, (shape, _) in algorithm.random_spec.items()}
     names = forward_fields if is_rollout else dict.fromkeys((*forward_fields, *algorithm.actor_fields))
-    fields = extra_layout(stored_fields(algorithm, names))
+    fields = extra_layout(update.stored_fields(algorithm, names))
     extra.update({name: zeros(leaf.shape, leaf.batch_dtype) for name, leaf in fields.items()})
     if algorithm.next_actions:
         extra.update(next_action=action, has_next_action=number)
@@ -249,9 +241,9 @@ def example_batch(algorithm: Algorithm, forward_fields: Iterable[str]) -> Batch:
     if not is_rollout:
         return batch
     if algorithm.memory == "sequences":
-        return prepared(algorithm, batch)
+        return update.prepared(algorithm, batch)
     if not algorithm.state_spec:
-        return flatten_prepared(algorithm, batch)
+        return update.flatten_prepared(algorithm, batch)
     spec = learner_state_of(algorithm)
     extra["learner_state"] = {name: _zeros((1, *shape), dtype) for name, (shape, dtype) in spec.items()}
-    return without_learner_state(cut_prepared(algorithm, batch, 2))[0]
+    return update.without_learner_state(update.cut_prepared(algorithm, batch, 2))[0]

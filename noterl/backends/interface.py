@@ -12,18 +12,8 @@ from typing import Any, Protocol, TypedDict, TypeVar, Unpack
 
 import numpy as np
 
-from noterl.backends import on_device
-from noterl.backends.common import (
-    CallOptions,
-    CallProgram,
-    Function,
-    Loss,
-    Program,
-    Step,
-    Tensor,
-    UpdateOptions,
-    Variables,
-)
+from noterl.backends import common, on_device
+from noterl.backends.common import CallOptions, CallProgram, Function, Loss, Step, Tensor, UpdateOptions, Variables
 
 Variable = Any
 # A `torch.nn.Module`.
@@ -145,7 +135,7 @@ class Backend(Protocol):
 
     # Compiling
 
-    def compile_updates(self, step: Step, variables: Variables, /, **options: Unpack[UpdateOptions]) -> Program:
+    def compile_updates(self, step: Step, variables: Variables, /, **options: Unpack[UpdateOptions]) -> common.Program:
         """Compile gradient updates; `UpdateProgram` documents the arguments."""
 
     def compile_call(self, function: Function, variables: Variables, /, **options: Unpack[CallOptions]) -> CallProgram:

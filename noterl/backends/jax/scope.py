@@ -10,17 +10,8 @@ import jax
 import jax.numpy as jnp
 import keras
 
-from noterl.backends import replicas
-from noterl.backends.common import (
-    LARGEST_COUNT,
-    Loss,
-    Stack,
-    Variables,
-    count_period,
-    is_dense,
-    no_gradient,
-    split_loss,
-)
+from noterl.backends import common, replicas
+from noterl.backends.common import Loss, Stack, Variables, count_period, is_dense, no_gradient, split_loss
 
 T = TypeVar("T")
 
@@ -212,6 +203,6 @@ def minimize(
     if isinstance(optimizer, keras.optimizers.Optimizer):  # others record gradients
         count = optimizer._iterations
         # Keras's count would overflow; see `LARGEST_COUNT`.
-        count.assign_sub(jnp.where(count.value < LARGEST_COUNT, 0, count_period(optimizer)))
+        count.assign_sub(jnp.where(count.value < common.LARGEST_COUNT, 0, count_period(optimizer)))
     optimizer.apply(grads, list(trained))
     return loss, aux

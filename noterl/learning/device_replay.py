@@ -11,15 +11,9 @@ from noterl.acting.actor import Actor
 from noterl.backends import ops
 from noterl.backends.on_device import Carry, Place, Plan, ReplayProgram
 from noterl.envs import EnvSource
-from noterl.learning import device
+from noterl.learning import device, device_exploration
 from noterl.learning.device import DeviceRunner, make_training
-from noterl.learning.device_exploration import (
-    Exploration,
-    find_exploration,
-    has_uniform_actions,
-    num_uniform,
-    uniform_actions,
-)
+from noterl.learning.device_exploration import Exploration, find_exploration
 from noterl.learning.device_memory import DeviceMemory
 from noterl.learning.device_normalization import DeviceNormalizers
 from noterl.learning.replay_learner import ReplayLearner
@@ -44,7 +38,7 @@ def replay_runs_on_device(learner: Any, actor: Any, source: EnvSource) -> bool:
     return (
         type(learner) is ReplayLearner
         and type(actor) is Actor
-        and has_uniform_actions(algorithm.action_space)
+        and device_exploration.has_uniform_actions(algorithm.action_space)
         and isinstance(schedule.update_every, int)
         and isinstance(schedule.updates, int)
         and not (learner.actor_fields or learner.info_spec or algorithm.extra_spec or algorithm.next_actions)
@@ -154,8 +148,8 @@ def _make_program(
         training=make_training(learner, source, num_envs, exploration, normalizers),
         iterations=rounds,
         store=lambda observations: map_leaves(_stored, layout, observations),
-        act_randomly=lambda numbers: uniform_actions(space, numbers),
-        num_random=num_uniform(space),
+        act_randomly=lambda numbers: device_exploration.uniform_actions(space, numbers),
+        num_random=device_exploration.num_uniform(space),
         observe=learner.updater.traced(normalizers.round) if normalizers.variables else None,
         update_target=learner.updater.traced(algorithm.update_target),
         copy_every=schedule.hard_copy_updates,

@@ -15,7 +15,6 @@ from noterl.networks.access import is_network as is_network
 from noterl.networks.access import is_seed_state as is_seed_state
 from noterl.networks.access import keras_layout as keras_layout
 from noterl.networks.access import network_or_default as network_or_default
-from noterl.networks.access import returns_pair as returns_pair
 from noterl.networks.access import seed_states as seed_states
 from noterl.networks.access import set_weights as set_weights
 from noterl.networks.access import split_networks as split_networks
@@ -44,6 +43,7 @@ from noterl.networks.files import read_network as read_network
 from noterl.networks.files import resolve_network as resolve_network
 from noterl.networks.modes import PRECISIONS as PRECISIONS
 from noterl.networks.modes import inference_mode as inference_mode
+from noterl.networks.modes import returns_pair as returns_pair
 from noterl.networks.modes import training_mode as training_mode
 from noterl.networks.multi_input import multi_input as multi_input
 from noterl.networks.noisy import NoisyNetwork as NoisyNetwork

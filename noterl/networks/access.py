@@ -416,25 +416,6 @@ def find_networks(attributes: Mapping[str, Any]) -> dict[str, Any]:
     return networks
 
 
-def returns_pair(network: Network, shape: tuple[int, ...]) -> bool:
-    """Return whether a network returns two outputs, such as logits and a value, for observations of this shape.
-
-    A network without known outputs is called on zeros, which builds a Keras network that is not built.
-    """
-    if isinstance(network, keras.Model) and getattr(network, "outputs", None):
-        return len(network.outputs) == 2
-    if not is_network(network):
-        return False
-    from noterl.networks.modes import inference_mode
-
-    try:
-        with inference_mode(network):  # batch normalization in training mode takes no single row
-            outputs = network(backends.ops.zeros((1, *shape), "float32"))
-    except Exception:  # the dry run of updates raises a clearer error for a network that does not fit
-        return False
-    return isinstance(outputs, tuple | list) and len(outputs) == 2
-
-
 def ends_in_softmax(network: Network) -> bool:
     """Return whether the last layer of a Sequential or Functional network is, or ends in, a softmax."""
     outputs = getattr(network, "outputs", None)

@@ -8,7 +8,7 @@ from functools import cache, partial
 from typing import Any
 
 from noterl.backends import keras, ops
-from noterl.networks.access import find_networks, is_module, native_modules
+from noterl.networks.access import Network, find_networks, is_module, is_network, native_modules
 
 PRECISIONS = ("float32", "bfloat16")
 
@@ -54,6 +54,23 @@ def inference_mode(*networks: Any) -> Iterator[None]:
     finally:
         for part, was_training in modes:
             part.training = was_training
+
+
+def returns_pair(network: Network, shape: tuple[int, ...]) -> bool:
+    """Return whether a network returns two outputs, such as logits and a value, for observations of this shape.
+
+    A network without known outputs is called on zeros, which builds a Keras network that is not built.
+    """
+    if isinstance(network, keras.Model) and getattr(network, "outputs", None):
+        return len(network.outputs) == 2
+    if not is_network(network):
+        return False
+    try:
+        with inference_mode(network):  # batch normalization in training mode takes no single row
+            outputs = network(ops.zeros((1, *shape), "float32"))
+    except Exception:  # the dry run of updates raises a clearer error for a network that does not fit
+        return False
+    return isinstance(outputs, tuple | list) and len(outputs) == 2
 
 
 @cache

@@ -117,8 +117,8 @@ class Reads:
                 name = min(reading.assigned)
                 raise RuntimeError(
                     f"{type(self._agent).__name__} assigns {name} in a method that is compiled, which would happen "
-                    f"only once: make a variable in __init__, self.{name} = keras.Variable(...), and call its assign; "
-                    "or compile(jit_compile=False)"
+                    f"only once: make a variable in __init__, self.{name} = keras.Variable(..., trainable=False), and "
+                    "call its assign; or compile(jit_compile=False)"
                 )
             return result
 

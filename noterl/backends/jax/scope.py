@@ -146,11 +146,12 @@ def _objective(
         # A value that depends on differentiated ones belongs to the same trace of JAX.
         if must_depend and getattr(loss, "_trace", None) is not values[0]._trace:
             raise no_gradient(loss_fn)
-        assigned = {
-            position: value
-            for position, (variable, value) in enumerate(zip(outer.variables, inner.values(), strict=True))
-            if id(variable) not in positions and value is not start[position]
-        }
+        pairs = enumerate(zip(inner.values(), start, strict=True))
+        assigned = {position: new for position, (new, old) in pairs if new is not old}
+        for position in assigned:
+            if id(outer.variables[position]) in positions:
+                name = outer.variables[position].path
+                raise RuntimeError(f"a loss assigns {name}, which it trains: use keras.Variable(trainable=False)")
         return loss, (aux, assigned)
 
     return objective, [outer.get_current_value(variable) for variable in trained]

@@ -22,7 +22,7 @@ from noterl.heads import Head
 from noterl.hyperparameters import Hyperparameter
 from noterl.noise import NoiseProcess
 from noterl.policies import LinearEpsGreedyPolicy, Policy
-from noterl.random import Generators, construction
+from noterl.random import Generators, construction, seed_layers
 from noterl.registry import Configurable
 from noterl.schedules import Schedule
 from noterl.types import Batch, Counters
@@ -131,6 +131,7 @@ class Algorithm(Configurable):
     ) -> None:
         if seed is not None and seed != self.generators.seed:
             self.generators.reseed(seed)
+            seed_layers(seed)  # a default of the subclass, which `_initialize` does not know
         source = env if isinstance(env, envs.EnvSource) else envs.resolve(env)
         _check_spaces(self, source)
         for text in source.find_statistics():

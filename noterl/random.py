@@ -143,6 +143,14 @@ def network_generator() -> np.random.Generator:
     return _network_generator.get() or np.random.default_rng()
 
 
+def seed_layers(seed: int) -> None:
+    """Seed the generators that layers use, inside of `construction`."""
+    _network_generator.set(Generators(seed)("networks"))
+    python_random.seed(seed)
+    if torch := sys.modules.get("torch"):
+        torch.random.default_generator.manual_seed(seed % 2**63)  # torch does not accept seeds of 128 bits
+
+
 @contextlib.contextmanager
 def construction(seed: int) -> Iterator[None]:
     """Make the networks that are built in this context reproducible from `seed`.
@@ -151,15 +159,12 @@ def construction(seed: int) -> Iterator[None]:
     CPU generator. Both are seeded for the block and restored afterwards. Other threads that construct agents wait.
     """
     with GLOBAL_GENERATORS:
-        token = _network_generator.set(Generators(seed)("networks"))
+        token = _network_generator.set(None)
         python_state = python_random.getstate()
         # Not imported: without torch in the process, no layer uses its generator.
         torch = sys.modules.get("torch")
         torch_state = torch.random.get_rng_state() if torch else None
-        python_random.seed(seed)
-        if torch:
-            # torch does not accept seeds of 128 bits.
-            torch.random.default_generator.manual_seed(seed % 2**63)
+        seed_layers(seed)
         try:
             yield
         finally:

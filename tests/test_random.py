@@ -157,6 +157,16 @@ def test_weights_of_user_layers_depend_on_the_seed() -> None:
     assert differences(weights[0], weights[2])
 
 
+def test_default_seed_of_a_subclass_seeds_layers() -> None:
+    class Seeded(noterl.DQN):
+        def __init__(self, env: Any, *, seed: int | None = 7) -> None:
+            super().__init__(env, hidden=(4,), seed=seed)
+
+    agents = [Seeded("CartPole-v1"), Seeded("CartPole-v1"), Seeded("CartPole-v1", seed=7)]
+    states = [agent.get_state()["variables"]["q"] for agent in agents]
+    assert not differences(states[0], states[1]) and not differences(states[0], states[2])
+
+
 def test_seed_of_fit_seeds_layers() -> None:
     states = []
     for seed, fit_seed in ((1, 7), (2, 7), (1, 8)):

@@ -17,8 +17,10 @@ from noterl.acting import numpy_layers
 from noterl.callback import AgentView
 from noterl.envs.rewards import unclipped
 from noterl.heads import Q
+from noterl.hyperparameters import discount_factor
 from noterl.learning.gradient_noise import compile_measurement
 from noterl.networks.graph import Graph, UnsupportedNetworkError, Weight, add_network
+from noterl.training.play import value_method
 from noterl.types import Batch
 
 MOST_ROWS = 512
@@ -164,7 +166,7 @@ class Probe:
         estimates = self._estimates(rows)
         if "value" not in estimates:
             return {}
-        discount = float(self.agent.hyperparameters.get("gamma", 1.0))
+        discount = discount_factor(self.agent)
         predicted = estimates["value"]
         errors = rows.reward + discount * estimates["next_value"] * ~rows.terminated - predicted
         advantages = errors.copy()
@@ -207,8 +209,9 @@ class Probe:
 def _estimate(agent: Any, has_log_prob: bool, batch: Batch) -> dict[str, Any]:
     """Return what `Probe._estimates` returns, as tensors."""
     observations = {"value": batch.observation, "next_value": batch.next_observation}
-    if hasattr(agent, "value"):
-        estimates = {name: agent.value(observation) for name, observation in observations.items()}
+    value = value_method(agent)
+    if value is not None:
+        estimates = {name: value(observation) for name, observation in observations.items()}
     elif isinstance(agent.head, Q):
         largest = partial(backends.ops.max, axis=-1)
         estimates = {name: largest(agent.forward(observation)) for name, observation in observations.items()}

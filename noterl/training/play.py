@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import os
 import sys
 from collections import deque
@@ -196,6 +197,15 @@ class Show:
         return annotate(frame, text)
 
 
+def value_method(algorithm: Any) -> Callable[[Any], Any] | None:
+    """Return the method `value(observation)` of an algorithm; None if `value` is something else."""
+    method = getattr(type(algorithm), "value", None)
+    if not inspect.isfunction(method):
+        return None
+    required = [each for each in inspect.signature(method).parameters.values() if each.default is each.empty]
+    return algorithm.value if len(required) == 2 else None
+
+
 def value_function(parts: Parts) -> Callable[[np.ndarray], np.ndarray] | None:
     """Return the function from encoded observations `[N, ...]` to values `[N]`.
 
@@ -205,8 +215,8 @@ def value_function(parts: Parts) -> Callable[[np.ndarray], np.ndarray] | None:
     if parts.algorithm.state_spec:
         return None
     actor = parts.actor
-    value = getattr(parts.algorithm, "value", None)
-    if callable(value):
+    value = value_method(parts.algorithm)
+    if value is not None:
         compiled = parts.compile_acting(value, "value")
     elif isinstance(parts.algorithm.head, Q):
         compiled = lambda observations: actor.forward(observations).max(axis=-1)  # noqa: E731

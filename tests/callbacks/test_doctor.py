@@ -200,3 +200,25 @@ def test_command_refuses_words_and_short_logs(tmp_path: Any, capsys: pytest.Capt
     path.write_text("reward,length,terminated,truncated\n" + "1,long,0,0\n" * 30)
     assert main(["doctor", str(path)]) == 2
     assert "log.csv holds something else than numbers" in capsys.readouterr().err
+
+
+class OtherValue(noterl.DQN):
+    """`value` has other arguments than the values of observations."""
+
+    def value(self, critic: Any, observation: Any, action: Any) -> Any:
+        return critic(observation)
+
+
+class ValueNetwork(noterl.DQN):
+    def __init__(self, env: Any, **options: Any) -> None:
+        super().__init__(env, **options)
+        self.value = noterl.networks.mlp(self.observation_size, [4], 1)
+
+
+@pytest.mark.parametrize("kind", [OtherValue, ValueNetwork])
+def test_value_of_another_kind_is_not_called(kind: Any, tmp_path: Any) -> None:
+    agent = kind("CartPole-v1", hidden=(4,), seed=1)
+    agent.compile(learning_starts=50, batch_size=8)
+    agent.fit(steps=300, callbacks=[Doctor()], verbose=0)
+    agent.play(frame_dir=tmp_path, overlay=True, max_steps=3)
+    assert list(tmp_path.iterdir())

@@ -336,7 +336,7 @@ class Callback:
     agent: AgentView
     _passed: tuple[tuple[Any, ...], dict[str, Any]]
     _every_mark: float | None = None  # the count of the last call of `on_due`, or of the start of training
-    _first_state: dict[str, Any] | None = None  # before the first `fit`
+    _first_state: Any = None  # before the first `fit`; False if unknown
 
     def __init__(self) -> None:
         """Take no arguments, which `object` would accept beside `__new__`."""

@@ -14,6 +14,7 @@ from noterl.utils.errors import first_error
 # For each value of `Every.at`, the events that check whether a callback is due.
 _ENDS = ("on_episode_end", "on_epoch_end")
 _CHECKED = {"episode": _ENDS, "step": ("on_step_end",), "both": (*_ENDS, "on_step_end")}
+_MARK = "every mark"  # in the state of a callback: what its `Every` counts from
 
 
 class CallbackList:
@@ -57,12 +58,12 @@ class CallbackList:
             callback.agent = agent
             # In its first `fit`, the callback keeps the state that it gets back for another agent.
             if callback._first_state is None:
-                callback._first_state = {}
+                callback._first_state = False  # unknown
                 with contextlib.suppress(Exception):
                     callback._first_state = copy.deepcopy(callback.get_state())
             elif before is not agent:
                 callback._every_mark = None
-                if callback._first_state:
+                if callback._first_state is not False:
                     callback.set_state(copy.deepcopy(callback._first_state))
 
     def bind(self) -> Events:
@@ -84,17 +85,17 @@ class CallbackList:
             states[key] = callback.get_state()
             every = _every_of(callback)
             if every is not None and every.unit != "seconds":  # another process has another clock
-                states[key] = {**states[key], "mark": callback._every_mark}
+                states[key] = {**states[key], _MARK: callback._every_mark}
         return {key: state for key, state in states.items() if state}
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Restore the state of each callback whose key is in `state`."""
         for key, callback in self.keyed():
             if key in state:
-                if _every_of(callback) is not None:
-                    mark = state[key].get("mark")
-                    callback._every_mark = mark if isinstance(mark, int) else None
-                callback.set_state(state[key])
+                own = dict(state[key])
+                mark = own.pop(_MARK, None)
+                callback._every_mark = mark if isinstance(mark, int) else None
+                callback.set_state(own)
 
     def keyed(self) -> list[tuple[str, Callback]]:
         """Return the callbacks with the keys of the callbacks' states.

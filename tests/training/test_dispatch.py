@@ -156,7 +156,7 @@ def test_due_counts_are_restored() -> None:
     first, second = Periodic(Every(3, "steps", at="episode")), Periodic(Every(3, "steps", at="episode"))
     agent.fit(steps=7, callbacks=[first], verbose=0)
     state = CallbackList([first]).get_state()
-    assert state == {"Periodic": {"mark": 4}}
+    assert state == {"Periodic": {"every mark": 4}}
     CallbackList([second]).set_state(state)
     agent.fit(steps=3, callbacks=[second], verbose=0)
     assert second.found == [(8, True)]
@@ -178,3 +178,49 @@ def test_instances_of_one_class_share_an_every_but_not_its_count() -> None:
     agent, callbacks = taped(Tape(), length=4), [Counted(), Counted()]
     agent.fit(steps=9, callbacks=callbacks, verbose=0)
     assert [callback.found for callback in callbacks] == [[(4, True), (8, True)]] * 2
+
+
+class Marked(Callback):
+    """Its state has a name of the user."""
+
+    every = Every(2, "steps")
+
+    def __init__(self) -> None:
+        self.mark = 1
+
+    def on_due(self, logs: Any) -> None:
+        self.mark += 1
+
+    def get_state(self) -> dict[str, Any]:
+        return {"mark": self.mark}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        (self.mark,) = state.values()
+
+
+def test_state_of_a_callback_is_restored_as_it_returned_it() -> None:
+    agent = taped(Tape(), length=4)
+    first, second = Marked(), Marked()
+    agent.fit(steps=9, callbacks=[first], verbose=0)
+    CallbackList([second]).set_state(CallbackList([first]).get_state())
+    assert second.mark == first.mark > 1 and second._every_mark == first._every_mark
+
+
+def test_empty_first_state_is_restored_for_another_agent() -> None:
+    class Counts(Callback):
+        def __init__(self) -> None:
+            self.counts: dict[str, int] = {}
+
+        def on_episode_end(self, episode: int, logs: Any) -> None:
+            self.counts[str(episode)] = 1
+
+        def get_state(self) -> dict[str, Any]:
+            return dict(self.counts)
+
+        def set_state(self, state: dict[str, Any]) -> None:
+            self.counts = dict(state)
+
+    callback = Counts()
+    for episodes in (3, 1):
+        taped(Tape(), length=4).fit(episodes=episodes, callbacks=[callback], verbose=0)
+    assert len(callback.counts) == 1

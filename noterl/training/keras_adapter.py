@@ -175,9 +175,8 @@ class KerasCallback(Callback):
         logs.update({name: value for name, value in metrics.items() if name not in names})
 
     def on_evaluate_begin(self, logs: Logs) -> None:
-        """Forward the event; outside of `fit`, set the callback's model first."""
-        if getattr(self.callback, "_model", None) is None:
-            self.callback.set_model(Facade(self.agent, type(self.callback).__name__))
+        """Forward the event."""
+        self._set_model()
         self.callback.on_test_begin({})
 
     def on_evaluate_end(self, logs: Logs) -> None:
@@ -200,11 +199,17 @@ class KerasCallback(Callback):
             self._epoch_open = True
             self.callback.on_epoch_begin(self._epoch, {})
 
+    def _set_model(self) -> None:
+        """Set the callback's model, if no `fit` has set it: in `evaluate` and `pretrain`."""
+        if getattr(self.callback, "_model", None) is None:
+            self.callback.set_model(Facade(self.agent, type(self.callback).__name__))
+
     def _batch_hook(self, name: str) -> Callable[[int, Logs], None]:
         """Return a function that calls a hook with a copy of the logs, which Keras's callbacks may change."""
         hook = getattr(self.callback, name)
 
         def forward(batch: int, logs: Logs) -> None:
+            self._set_model()
             hook(batch, dict(logs))
 
         forward.__name__ = f"{type(self.callback).__name__}.{name}"  # for error messages

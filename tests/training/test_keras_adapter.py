@@ -377,6 +377,19 @@ class TestTerminateOnNaN:
         assert agent.updates == 2
 
 
+class TestPretraining:
+    def test_batch_hooks_have_a_model(self) -> None:
+        class Stopping(keras.callbacks.Callback):
+            def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+                self.model.stop_training = batch == 2
+
+        agent = noterl.PPO("CartPole-v1", hidden=(4,), seed=1)
+        data = noterl.Dataset.record(agent, episodes=2, seed=1)
+        callback = Stopping()
+        agent.pretrain(data, 10, callbacks=[callback], verbose=0)
+        assert callback.model is not None
+
+
 @pytest.mark.backends("jax", "torch")
 class TestSavers:
     def test_model_checkpoint_saves_the_network(self, tmp_path: Path) -> None:

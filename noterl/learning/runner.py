@@ -104,8 +104,6 @@ class UpdateRunner:
             for part in samples:
                 result = self._call(batches, len(part), is_first=not results)
                 results.append(result)
-                if self.after_call is not None:
-                    self.after_call(result)
                 if result.applied < len(part):
                     failed = not result.stopped_early  # not finite, and a callback ended training
                     break
@@ -132,7 +130,11 @@ class UpdateRunner:
             raise
         self.clock["learn"] += perf_counter() - started
         self.receive(result)
-        self.report(result, count)
+        try:
+            self.report(result, count)
+        finally:  # also if a hook raises, because the updates have been made
+            if self.after_call is not None:
+                self.after_call(result)
         return result
 
     def report(self, result: GroupResult, count: int) -> None:

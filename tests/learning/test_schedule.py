@@ -144,6 +144,18 @@ class TestSchedule:
         ]
         assert tape[1:] == expected
 
+    def test_hard_copy_is_made_although_a_hook_raises(self, tape: Tape) -> None:
+        class Raising(noterl.Callback):
+            def on_batch_end(self, batch: int, logs: Any) -> None:
+                if batch == 4:
+                    raise OSError("full")
+
+        settings: dict[str, Any] = {"update_every": 1, "updates": 1, "learning_starts": 0, "length": 100}
+        agent = taped(tape, **settings, target_update=5, target_unit="updates")
+        with pytest.raises(OSError, match="full"):
+            agent.fit(steps=9, callbacks=[Raising()], verbose=0)
+        assert agent.updates == 5 and tape[-1] == "target"
+
     @pytest.mark.parametrize("target_update", [None, 0.25])
     def test_target_unit_without_hard_copies_raises(self, tape: Tape, target_update: Any) -> None:
         with pytest.raises(ValueError, match=r"^target_unit"):

@@ -413,6 +413,11 @@ def find_networks(attributes: Mapping[str, Any]) -> dict[str, Any]:
             networks |= find_networks({f"{name}/{key}": member for key, member in members.items()})
         elif is_network(value) and not isinstance(value, Hyperparameter):
             networks[name] = value
+        elif type(value).__module__ == "torch.nn.parameter" and "/" not in name:
+            raise ValueError(
+                f"{name} is a parameter outside of a module, so it would be neither trained nor saved: keep it in a "
+                f"module, such as self.{name} = torch.nn.ParameterList([...])"
+            )
     return networks
 
 

@@ -505,3 +505,14 @@ def test_replaced_buffer_of_a_module_raises() -> None:
 
     with pytest.raises(ValueError, match=r"replaces the buffer 'mean'.*self\.mean\.copy_"):
         noterl.DQN("CartPole-v1", network=Replacing(), seed=1)
+
+
+def test_parameter_outside_of_a_module_raises() -> None:
+    class Scaled(NativeDQN):
+        def __init__(self, env: Any, *, seed: Any = None) -> None:
+            super().__init__(env, seed=seed)
+            self.parameters_of_q = list(self.q.parameters())
+            self.scale = nn.Parameter(torch.ones(()))
+
+    with pytest.raises(ValueError, match=r"^scale is a parameter outside .*ParameterList"):
+        Scaled(Corridor(), seed=1).build()

@@ -211,6 +211,8 @@ def _check_state_spec(algorithm: Algorithm) -> None:
     """
     name = type(algorithm).__name__
     if not start_of(algorithm):
+        if algorithm.learner_state_spec:
+            raise ValueError(f"learner_state_spec of {name} needs a state_spec, the state of the policy, beside it")
         return
     if algorithm.multi_agent or algorithm.searches:
         reason = "several agents" if algorithm.multi_agent else "an agent that searches"

@@ -131,3 +131,12 @@ def test_learner_state_is_checked() -> None:
 
     with pytest.raises(ValueError, match="prepare of Forgetful must"):
         Forgetful(StepNumberEnv).build()
+
+
+@pytest.mark.backends("torch")
+def test_state_of_the_critic_alone_raises() -> None:
+    class CriticOnly(noterl.A2C):
+        learner_state_spec: ClassVar[dict[str, Any]] = {"seen": ()}
+
+    with pytest.raises(ValueError, match=r"^learner_state_spec of CriticOnly needs a state_spec"):
+        CriticOnly("CartPole-v1", hidden=(4,), seed=1).build()

@@ -698,9 +698,9 @@ class BaseAgent(Algorithm):
         """Return the value of a rule of one optimizer, by default the first; `set_rule` lists the rules.
 
         Raises:
-            ValueError: if the optimizer has no such rule.
+            ValueError: if the optimizer is unknown or has no such rule.
         """
-        return optimizers.get_rule(self.optimizers[optimizer or self.optimizer_names[0]], rule)
+        return optimizers.get_rule(optimizers.chosen(self.optimizers, optimizer)[0], rule)
 
     def gradient_noise(self, samples: int) -> GradientNoise:
         """Return a `GradientNoise`, which measures how much gradients differ between `samples` batches.

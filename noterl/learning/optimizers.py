@@ -257,10 +257,22 @@ def set_rules(by_name: Mapping[str, Any], rule: str, value: float, name: str | N
     Raises:
         ValueError: if there is no such optimizer, or `set_rule` refuses the value.
     """
+    optimizers = chosen(by_name, name)
+    for optimizer in optimizers:
+        get_rule(optimizer, rule)  # raises an error if one has no such rule, before another is changed
+    for optimizer in optimizers:
+        set_rule(optimizer, rule, value)
+
+
+def chosen(by_name: Mapping[str, Any], name: str | None) -> list[Any]:
+    """Return the optimizer with this name, or all optimizers if the name is None.
+
+    Raises:
+        ValueError: if there is no such optimizer.
+    """
     if name is not None and name not in by_name:
         raise ValueError(f"optimizer must be one of {', '.join(by_name)}, got {name!r}")
-    for optimizer in by_name.values() if name is None else (by_name[name],):
-        set_rule(optimizer, rule, value)
+    return list(by_name.values()) if name is None else [by_name[name]]
 
 
 def get_rule(optimizer: Any, rule: str) -> float:

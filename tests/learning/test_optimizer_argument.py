@@ -83,3 +83,15 @@ def test_messages_cut_long_values() -> None:
 def test_function_on_another_backend_is_answered_with_a_schedule() -> None:
     with pytest.raises(ValueError, match=r"KERAS_BACKEND=torch.*Linear\("):
         compiled(lambda progress: progress * 1e-3)
+
+
+def test_rule_of_an_unknown_optimizer_raises_and_others_are_unchanged() -> None:
+    agent = noterl.SAC("Pendulum-v1", hidden=(4,), seed=1)
+    agent.compile(optimizer=[keras.optimizers.Adam(1e-3), keras.optimizers.SGD(1e-3), keras.optimizers.Adam(1e-3)])
+    agent.build()
+    for call in (lambda: agent.get_rule("learning_rate", "nope"), lambda: agent.set_rule("beta_1", 0.5, "nope")):
+        with pytest.raises(ValueError, match=r"^optimizer must be one of actor, .*'nope'"):
+            call()
+    with pytest.raises(ValueError, match="SGD has no rule 'beta_1'"):
+        agent.set_rule("beta_1", 0.5)
+    assert agent.get_rule("beta_1", "actor") == pytest.approx(0.9)

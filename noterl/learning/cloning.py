@@ -50,14 +50,16 @@ class Cloning(UpdateSource):
     def __init__(self, learner: Learner, data: ExpertData, optimizer: Any, updates: int, batch_size: int) -> None:
         self._learner = learner
         self._data = data
-        size = min(updates, LARGEST_CALL, max(1, _LARGEST_GROUP // (batch_size * data.observation[0].nbytes)))
+        (resolved,) = optimizers.resolve(optimizer, ("optimizer",), 1e-3).values()
+        self.variables: list[Any] = self._policy_variables()
+        self.optimizer: Any = optimizers.build(resolved, self.variables)
+        self._made = 0  # updates, which a schedule of the learning rate follows one by one
+        largest = 1 if optimizers.schedule_of(self.optimizer) is not None else LARGEST_CALL
+        size = min(updates, largest, max(1, _LARGEST_GROUP // (batch_size * data.observation[0].nbytes)))
         # Only the batch size and the size of a group are used.
         self.schedule: UpdateSchedule = UpdateSchedule(
             batch_size=batch_size, learning_starts=0, update_every=1, updates=size, target_update=None
         )
-        (resolved,) = optimizers.resolve(optimizer, ("optimizer",), 1e-3).values()
-        self.variables: list[Any] = self._policy_variables()
-        self.optimizer: Any = optimizers.build(resolved, self.variables)
         self._known = networks.unique([*learner.updater.find_variables(), *optimizers.variables(self.optimizer)])
         self._program: Program = learner.algorithm._reads.renewed(self._compile)
 
@@ -83,6 +85,8 @@ class Cloning(UpdateSource):
 
     def update(self, batch: Batch, count: int) -> GroupResult:
         """Make the first `count` updates of `batch` in one compiled call."""
+        optimizers.update_rules(self.optimizer, self._made)
+        self._made += count
         return self._program(batch, count)
 
     def step(self, batch: Batch, index: int = 0) -> tuple[dict[str, Any], dict[str, Any]]:

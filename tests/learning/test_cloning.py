@@ -260,3 +260,14 @@ def test_head_without_a_cloning_loss_raises() -> None:
 
     with pytest.raises(ValueError, match="OwnHead"):
         Own((OBSERVATIONS, DISCRETE)).pretrain(demonstrations(), 2)
+
+
+def test_schedule_of_the_learning_rate_is_followed_in_each_update() -> None:
+    data = demonstrations(spaces.Discrete(3))
+    changes = []
+    for rate in (RATE, noterl.schedules.Linear(0.0, RATE, steps=1)):
+        agent = linear(spaces.Discrete(3), noterl.PPO)
+        before = noterl.networks.get_weights(agent.actor)[0]
+        agent.pretrain(data, 3, batch_size=len(data), optimizer=keras.optimizers.SGD(rate), verbose=0)
+        changes.append(np.abs(noterl.networks.get_weights(agent.actor)[0] - before).max())
+    assert 0.4 * changes[0] < changes[1] < 0.9 * changes[0]  # two of three updates

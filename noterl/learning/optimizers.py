@@ -94,6 +94,8 @@ def _resolve_one(optimizer: Any, name: str) -> Any:
         except ValueError as error:
             raise ValueError(f"optimizer: Keras has no optimizer named {optimizer!r}") from error
     if isinstance(optimizer, keras.optimizers.Optimizer):
+        if optimizer.loss_scale_factor or isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
+            raise ValueError(f"optimizer for {name!r} must not scale losses, which are float32 here, got {optimizer!r}")
         return copy_without_state(optimizer)
     # By the module's name, because torch may not be installed.
     if any(base.__module__ == "torch.optim.lr_scheduler" for base in type(optimizer).__mro__):
@@ -194,9 +196,10 @@ def variables_in(optimizer: Any, variables: Sequence[keras.Variable]) -> list[ke
 def _make_variables_of_rules(optimizer: keras.optimizers.Optimizer) -> None:
     """Replace the numbers of rules by variables, because a compiled update would contain numbers as constants.
 
-    With `live_numbers` the rules stay numbers, because every step reads the numbers again.
+    With `live_numbers` the rules stay numbers, because every step reads the numbers again. Keras assigns all variables
+    of an optimizer that accumulates gradients, which the bounds of the rules do not allow in a compiled call.
     """
-    if "live_numbers" in backends.current().capabilities:
+    if "live_numbers" in backends.current().capabilities or optimizer.gradient_accumulation_steps:
         return
     optimizer.noterl_rules = {}
     for rule, (minimum, maximum) in _RULES.items():

@@ -95,3 +95,26 @@ def test_rule_of_an_unknown_optimizer_raises_and_others_are_unchanged() -> None:
     with pytest.raises(ValueError, match="SGD has no rule 'beta_1'"):
         agent.set_rule("beta_1", 0.5)
     assert agent.get_rule("beta_1", "actor") == pytest.approx(0.9)
+
+
+@pytest.mark.backends("jax", "tensorflow", "torch")
+def test_gradients_are_accumulated() -> None:
+    agent = noterl.A2C("CartPole-v1", hidden=(4,), rollout_steps=8, seed=1)
+    agent.compile(keras.optimizers.Adam(0.01, gradient_accumulation_steps=2))
+    before = agent.get_weights()
+    agent.fit(steps=8, verbose=0)
+    assert all((value == before[name]).all() for name, value in agent.get_weights().items())
+    agent.set_rule("beta_1", 0.5)
+    agent.fit(steps=8, verbose=0)
+    assert agent.updates == 2 and agent.get_rule("beta_1") == 0.5
+    assert any((value != before[name]).any() for name, value in agent.get_weights().items())
+
+
+@pytest.mark.parametrize(
+    "optimizer",
+    [keras.optimizers.SGD(0.1, loss_scale_factor=8.0), keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.1))],
+)
+def test_scaled_losses_are_refused(optimizer: Any) -> None:
+    agent = noterl.PPO("CartPole-v1", hidden=(4,), seed=1)
+    with pytest.raises(ValueError, match=r"^optimizer for .* must not scale losses"):
+        agent.compile(optimizer)

@@ -196,7 +196,7 @@ class Fit:
         if self.parts.preset is not None:
             self.parts.preset.span(getattr(budget, f"last_{self.budgets[-1][:-1]}"))
         if not budget.skipped and counters.steps < budget.last_step:
-            self.parts.warn_of_ended_rates()
+            self.parts.warn_of_ended_rates(counters.steps if self.updates is None else counters.updates)
         return budget
 
     def _open(self, budget: Budget) -> Lanes:

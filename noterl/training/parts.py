@@ -144,9 +144,8 @@ class Parts:
         if used_polyak or learner.schedule.polyak:  # otherwise tau keeps its value: 1, or one that the agent has set
             algorithm.tau.assign(1.0 if learner.schedule.tau is None else learner.schedule.tau)
 
-    def warn_of_ended_rates(self) -> None:
-        """Warn if updates change nothing, because the schedule of a learning rate has ended at 0."""
-        steps = self.counters.steps + self.counters.data_updates
+    def warn_of_ended_rates(self, steps: int) -> None:
+        """Warn if updates change nothing, because the schedule of a learning rate has ended at 0 before `steps`."""
         for text, rate in self.settings.rate_schedules().items():
             if has_ended(rate, steps) and rate(steps) == 0:
                 message = f"{text} is 0 after {steps:,} steps, so its updates change nothing: call compile with another"

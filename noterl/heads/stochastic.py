@@ -305,7 +305,7 @@ class Gaussian(Stochastic):
     def log_prob(self, values: Tensor, action: Tensor) -> Tensor:
         """Return the log-density `[B]` of sampled actions `[B, ...]` under outputs `[B, 2 A]`."""
         mean, log_std = halves(values)
-        error = (ops.reshape(action, (-1, mean.shape[1])) - mean) * ops.exp(-log_std)
+        error = (ops.reshape(ops.cast(action, mean.dtype), (-1, mean.shape[1])) - mean) * ops.exp(-log_std)
         return -ops.sum(0.5 * ops.square(error) + log_std + HALF_LOG_2_PI, axis=-1)
 
     def entropy(self, values: Tensor) -> Tensor:

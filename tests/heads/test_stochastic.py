@@ -165,6 +165,9 @@ class TestGaussian:
         density = np.exp(-0.5 * ((actions - mean) / deviation) ** 2) / (deviation * np.sqrt(2 * np.pi))
         found = fetched(at_once(self.head.log_prob)(tensor(self.values), tensor(actions)))
         np.testing.assert_allclose(found, np.log(density).sum(-1), rtol=1e-5)
+        # Actions of a Box of float16.
+        found = fetched(self.head.log_prob(tensor(self.values), tensor(actions.astype(np.float16))))
+        np.testing.assert_allclose(found, np.log(density).sum(-1), rtol=1e-5)
 
     def test_entropy_equals_its_formula(self) -> None:
         expected = 0.5 * np.log(2 * np.pi * np.e * np.exp(self.values[:, 2:].astype(np.float64)) ** 2).sum(-1)

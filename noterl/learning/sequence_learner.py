@@ -83,6 +83,8 @@ class SequenceLearner(StoredRolloutLearner):
             return Due(0, target)
         replays = 0
         if after >= self.algorithm.replay_starts:
+            if isinstance(self.algorithm.replay_ratio, Hyperparameter):
+                self.algorithm.replay_ratio.update_schedules(after)  # the draw comes before the updates of schedules
             name = f"{SHARED}replay_ratio" if self.strategy.processes > 1 else "replay_ratio"
             replays = int(self.algorithm.generators(name).poisson(self.replay_ratio))
         return Due(1 + replays, target)

@@ -126,6 +126,14 @@ def test_number_of_updates_is_poisson_after_replay_starts() -> None:
     assert [learner.call_size(updates) for updates in (1, 3, 9)] == [8, 8, 8]
 
 
+@pytest.mark.backends("torch")
+def test_number_of_updates_follows_a_schedule() -> None:
+    agent = small(replay_ratio=noterl.schedules.Linear(0.0, 1e6, steps=100), replay_starts=0)
+    learner: Any = learner_of(agent)
+    fill(agent, 4)
+    assert abs(learner.due(49, 50, 0).updates - 5e5) < 5e3
+
+
 def walker(seed: int = 2, **settings: Any) -> noterl.ACER:
     agent = noterl.ACER(
         Corridor,

@@ -23,6 +23,7 @@ from noterl.learning.learner import LARGEST_CALL, Learner, pad
 from noterl.learning.replay_learner import describe_replay
 from noterl.learning.schedule import Due
 from noterl.learning.update import cut_prepared, flatten_prepared, stored_fields, without_learner_state
+from noterl.networks.modes import training_mode
 from noterl.replay import Replay, Sample
 from noterl.replay.rollout import Rollout
 from noterl.types import ACTING_OUTPUTS, STARTS, STATE, Batch, Transition
@@ -101,7 +102,8 @@ class RolloutLearner(Learner):
         """Return a rollout with the fields of `prepare`, as rows or sequences; backends compile this."""
         if self.reward_model is not None:
             rollout = self.reward_model.replace_reward(rollout)
-        with running(self.updater):
+        updater = self.updater
+        with running(updater), training_mode(updater.networks, updater.precision, mode=False):
             if self.algorithm.state_spec:
                 return cut_prepared(self.algorithm, rollout, self.sequence_length)
             return flatten_prepared(self.algorithm, rollout)

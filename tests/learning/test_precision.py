@@ -33,6 +33,13 @@ def keras_q() -> keras.Sequential:
     return keras.Sequential([keras.Input((5,)), *layers])
 
 
+class Recording(noterl.Callback):
+    """Keeps the logs of the last update."""
+
+    def on_batch_end(self, batch: int, logs: Any) -> None:
+        self.logs = {name: float(value) for name, value in logs.items()}
+
+
 class Watching(noterl.DQN):
     """Records the dtypes of the network's outputs."""
 
@@ -119,3 +126,14 @@ def test_other_words_are_refused(precision: Any) -> None:
         return
     with pytest.raises(ValueError, match="precision must"):
         noterl.DQN(VECTOR, seed=1).compile(precision=precision)
+
+
+def test_ratio_of_ppo_is_1_before_the_first_update() -> None:
+    agent = make("PPO", "bfloat16", "Pendulum-v1", rollout_steps=16, epochs=1, log_std=-3.0)
+    agent.compile(1e-3, batch_size=16, precision="bfloat16")
+    kernels = {name: 4 * value for name, value in agent.get_weights().items() if value.ndim == 2}
+    agent.set_weights({**agent.get_weights(), **kernels})  # as after training: means of several standard deviations
+    record = Recording()
+    agent.fit(steps=16, verbose=0, callbacks=[record])
+    assert agent.updates == 1
+    assert abs(record.logs["approximate_kl"]) < 1e-6 and record.logs["clip_fraction"] == 0

@@ -76,9 +76,7 @@ class DataMemory:
             for name, value in template.get_config().items()
         }
         self.replay: Replay = Replay(**{**config, "capacity": len(data), **settings})
-        # `get_config` has the arguments; a callback may have changed settings such as `beta` since.
-        for name in self.replay.sampler.settable:
-            setattr(self.replay.sampler, name, getattr(template.sampler, name, getattr(self.replay.sampler, name)))
+        follow_settings(self.replay.sampler, template.sampler)
         source = learner.algorithm.spaces.source
         self.replay.build(source.observation_space, source.action_space, next_actions=learner.algorithm.next_actions)
         self.replay.storage.fill(data)
@@ -113,6 +111,12 @@ class DataMemory:
                 self.replay.sampler.set_state(state["sampler"])
         elif is_resumed:
             raise ValueError("dataset must hold the data of the run that is resumed, but the data differ")
+
+
+def follow_settings(sampler: Any, template: Any) -> None:
+    """Set the settings of a sampler, such as `beta`, to those of the agent's sampler, which callbacks may change."""
+    for name in sampler.settable:
+        setattr(sampler, name, getattr(template, name, getattr(sampler, name)))
 
 
 def _hash(data: Any) -> str:
@@ -193,12 +197,14 @@ class MixedMemory:
 
     def num_sampleable(self, at_most: int) -> int:
         """Return `at_most` if a batch of this size can be sampled, otherwise 0."""
-        own = at_most - rows_of_data(self._share, at_most)
-        return at_most if self.own.num_sampleable(own) >= own else 0
+        rows = rows_of_data(self._share, at_most)
+        parts = (self.own, at_most - rows), (self.data, rows)
+        return at_most if all(count and memory.num_sampleable(count) >= count for memory, count in parts) else 0
 
     def sample(self, updates: int, batch_size: int, *, generator: np.random.Generator) -> MixedSample:
         """Sample both memories; see `Replay.sample`."""
         rows = rows_of_data(self._share, batch_size)
+        follow_settings(self.data.sampler, self.own.sampler)
         own = self.own.sample(updates, batch_size - rows, generator=generator)
         return MixedSample(own, self.data.sample(updates, rows, generator=generator))
 

@@ -15,6 +15,7 @@ from noterl import backends
 from noterl.backends import keras
 from noterl.backends.common import GroupResult
 from noterl.hyperparameters import discount_factor
+from noterl.learning.data_memory import follow_settings
 from noterl.learning.gradient_noise import compile_measurement
 from noterl.learning.learner import Learner
 from noterl.learning.replay_learner import ReplayLearner
@@ -66,6 +67,7 @@ class DataUpdates(UpdateSource):
 
     def sample(self, updates: int) -> Sample:
         """Sample the transitions of a group of updates, `[K, B]`."""
+        follow_settings(self.memory.sampler, self._learner.replay.sampler)
         return self._learner.sample(updates)
 
     def batches(self, samples: Sequence[Sample], size: int) -> AbstractContextManager[Iterator[Batch]]:

@@ -178,6 +178,21 @@ class TestMemory:
         assert scores.shape == (120,) and len(np.unique(scores)) > 60
         assert len(agent.replay) == 0
 
+    def test_settings_of_the_sampler_are_followed(self) -> None:
+        agent = make_agent(replay=Replay(1000, sampler=Prioritized(alpha=0.6)))
+
+        class Changing(Callback):
+            def on_epoch_end(self, epoch: int, logs: Any) -> None:
+                self.agent.replay.sampler.alpha = 0.25 * epoch
+                self.used = self.agent._parts.data.replay.sampler.alpha
+
+        callback = Changing()
+        agent.fit(dataset=data_of(agent), updates=30, updates_per_epoch=10, callbacks=[callback], verbose=0)
+        assert callback.used == 0.25  # set at the end of the epoch before
+        agent.replay.sampler.beta = 0.9
+        agent.fit(dataset=data_of(agent), updates=1, verbose=0)
+        assert agent._parts.data.replay.sampler.beta == 0.9
+
     def test_observations_on_the_device_change_nothing(self) -> None:
         agents = [make_agent(replay=Replay(1000, on_device=on_device)) for on_device in (False, True)]
         for agent in agents:
@@ -430,6 +445,17 @@ class TestMixing:
         # The environment's rewards are 0.
         assert all((reward != 0).sum(axis=1).tolist() == [2] * len(reward) for reward in rewards)
 
+    @pytest.mark.backends("torch")
+    @pytest.mark.parametrize("size", [64, 1])
+    def test_batch_that_the_data_cannot_fill_has_the_first_size(self, size: int) -> None:
+        agent = noterl.DQN(lambda: Line(), hidden=(8,), seed=1)
+        agent.compile(batch_size=8, learning_starts=10, update_every=5, updates=2)
+        agent.fit(steps=20, dataset=make_data(episodes=1), verbose=0)
+        set_size = lambda logs: setattr(agent.schedule, "batch_size", size)  # noqa: E731
+        callbacks = [noterl.callbacks.LambdaCallback(on_train_begin=set_size)]
+        agent.fit(steps=20, dataset=make_data(episodes=1), callbacks=callbacks, verbose=0)
+        assert agent.steps == 40
+
     def test_share_leaves_at_least_one_of_each(self) -> None:
         from noterl.learning.data_memory import rows_of_data
 
@@ -483,6 +509,17 @@ class TestMixing:
         with pytest.raises(RuntimeError, match="killed"):
             script(tmp_path / "parts", stop_at=55)
         assert same_weights(script(tmp_path / "parts"), whole)
+
+    @pytest.mark.backends("torch")
+    def test_schedules_begin_again_with_the_environment_steps(self) -> None:
+        agent = noterl.DQN(lambda: Line(), hidden=(8,), seed=1)
+        agent.compile(noterl.schedules.Linear(0.5, 0.0, steps=20), batch_size=8, learning_starts=0)
+        data = make_data()
+        agent.fit(dataset=data, updates=20, verbose=0)
+        agent.fit(steps=10, verbose=0)  # without a warning of a rate that has ended
+        assert agent.get_rule("learning_rate") > 0
+        with pytest.warns(UserWarning, match="learning_rate .* is 0 after"):
+            agent.fit(dataset=data, updates=20, verbose=0)
 
     @pytest.mark.backends("torch")
     def test_offline_training_continues_in_an_environment(self) -> None:

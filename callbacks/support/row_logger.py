@@ -103,11 +103,12 @@ class RowLogger(Callback):
             written = written[: self._num_rows]  # episodes of the same step may have ended after the state was saved
         elif self._restored:
             # If a run was saved before its first row, rows in the file may be those that it wrote after the save.
-            append = self.append and (self._num_rows > 0 or not self.agent.steps)
+            append = self.append and (self._num_rows > 0 or not self.agent.log_step)
             self._keep_other_run(written, append)
             written = stored = written if append else []
         elif any(map(self._is_later, written)):
             self._keep_other_run(written, self.append)
+            written = stored = written if self.append else []
         self._restored = False
         kept = [row for row in written if not self._is_later(row)]
         kept_identities = {tuple(_identity(row)) for row in kept}  # epochs and episodes may have the same number

@@ -245,6 +245,14 @@ class TestResuming:
         assert read_columns(path)["episode"] == [0, 1, 2]
         assert read_columns(path)["steps"] == [4, 8, 12]
 
+    def test_rows_of_another_run_are_not_mixed_in(self, ending: str, tmp_path: Path) -> None:
+        path = tmp_path / f"log.{ending}"
+        rewarded([0]).fit(episodes=9, callbacks=[KINDS[ending](path)], verbose=0)
+        agent = rewarded([0])
+        agent.fit(episodes=3, verbose=0)
+        agent.fit(episodes=2, callbacks=[KINDS[ending](path)], verbose=0)
+        assert read_columns(path)["episode"] == [3, 4]
+
     @pytest.mark.parametrize("flush_every", [1, 100])
     @pytest.mark.parametrize(("saved_after", "others"), [(0, 8), (3, 8), (3, 2)])
     def test_restored_run_keeps_the_log_of_another_run(

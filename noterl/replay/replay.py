@@ -655,6 +655,7 @@ class Replay(Configurable):
                 setattr(self.sampler, name, state["sampler"][name])
             self._kept = state
             return
+        storage.pending_load = None  # entries of the device, which follow the restored ones no more
         storage_state.set_state(storage, state)
         if self.sequences is not None:
             self.sequences.set_state(state["sequences"])

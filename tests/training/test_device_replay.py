@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 from typing import Any
 
@@ -160,6 +161,14 @@ class TestMemory:
         assert agent.replay._storage.count == 0
         assert len(agent.replay) == 40
         assert agent.replay.pending_load is None
+
+    def test_restored_memory_holds_no_later_transitions(self) -> None:
+        agent = dqn()
+        fit(agent, 20)
+        state = copy.deepcopy(agent.replay.get_state())
+        fit(agent, 10)
+        agent.replay.set_state(state)
+        assert len(agent.replay) == 20
 
     @pytest.mark.parametrize("used", ["before", "after", "never"])
     def test_agent_survives_a_call_that_destroys_the_ring(self, used: str, monkeypatch: Any) -> None:

@@ -65,6 +65,12 @@ class TensorBoard(Callback):
         """The class and the folder's name."""
         return f"{type(self).__name__}:{self.folder.name}"
 
+    def get_state(self) -> dict[str, Any]:
+        """Write all events, because a run that resumes does not repeat their episodes, and return an empty state."""
+        if self._file is not None:
+            self._flush()
+        return {}
+
     def on_train_begin(self, logs: Logs) -> None:
         """Open a file."""
         from tensorboardX.summary import hparams, text

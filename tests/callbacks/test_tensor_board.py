@@ -161,3 +161,12 @@ def test_evaluations_are_curves(reader: Any, tmp_path: Path) -> None:
 def test_bad_argument_raises(flush_every: Any) -> None:
     with pytest.raises(ValueError, match=rf"flush_every must .*got {flush_every}"):
         TensorBoard("runs", flush_every)
+
+
+def test_events_are_written_before_a_state_is_saved(tmp_path: Path) -> None:
+    board = write(tmp_path, 0, [1, 2, 3, 4], flush_every=100)
+    (path,) = tmp_path.iterdir()
+    before = len(records(path))
+    board.get_state()
+    assert len(records(path)) == before + 4
+    board.on_train_end({})

@@ -152,12 +152,13 @@ def epsilon_high(epsilon: Series, progress: Series) -> Verdict:
     return when(progress[-1] > 0.5 and epsilon[-1] > 0.9, epsilon=epsilon[-1], progress=progress[-1])
 
 
-def epsilon_low(epsilon: Series, progress: Series) -> Verdict:
+def epsilon_low(epsilon: Series, progress: Series, updates_before: Series) -> Verdict:
     """Epsilon was {epsilon:.3f} after {progress:.0%} of the steps, before values were learned.
 
     Advice: Let epsilon fall during the first tenth to half of the run.
     """
-    return when(progress[0] < 0.25 and epsilon[0] < 0.02, epsilon=epsilon[0], progress=progress[0])
+    is_early = progress[0] < 0.25 and not updates_before[0]
+    return when(is_early and epsilon[0] < 0.02, epsilon=epsilon[0], progress=progress[0])
 
 
 def temperature_high(temperature: Series, reward_size: Series) -> Verdict:

@@ -82,6 +82,7 @@ class Probe:
         values = self._constant | {name: float(value) for name, value in agent.hyperparameters.items()}
         values.pop("temperature", None)  # SAC logs the weight of the entropy; IQL's temperature is another quantity
         values |= {"updates_so_far": agent.updates - self._updates, "episodes_so_far": agent.episodes}
+        values["updates_before"] = self._updates
         values |= {"batch_size": agent.update_batch_size, "gradient_limit": min(filter(None, limits), default=np.nan)}
         values["epsilon"] = getattr(agent.policy, "epsilon", lambda step: np.nan)(agent.steps)
         values |= {"capacity": getattr(agent.replay, "capacity", np.nan), "starts": agent.schedule.learning_starts}

@@ -37,6 +37,7 @@ HEALTHY: dict[str, Any] = {
     "capacity": np.full(8, 10_000.0),
     "batch_size": np.full(8, 64.0),
     "epsilon": 1.05 - RISING,
+    "updates_before": np.zeros(8),
     "temperature": np.full(8, 0.2),
     "entropy_coefficient": np.full(8, 0.01),
     "gradient_limit": np.full(8, 0.5),

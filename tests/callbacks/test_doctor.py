@@ -222,3 +222,14 @@ def test_value_of_another_kind_is_not_called(kind: Any, tmp_path: Any) -> None:
     agent.fit(steps=300, callbacks=[Doctor()], verbose=0)
     agent.play(frame_dir=tmp_path, overlay=True, max_steps=3)
     assert list(tmp_path.iterdir())
+
+
+def test_epsilon_of_a_second_fit_is_low_rightly() -> None:
+    agent = noterl.DQN("CartPole-v1", hidden=(8,), seed=7)
+    policy = noterl.policies.LinearEpsGreedyPolicy(1.0, 0.01, 200)
+    agent.compile(policy=policy, learning_starts=100, update_every=4, updates=4, batch_size=16)
+    for steps in (500, 2_500):
+        doctor = Doctor()
+        agent.fit(steps=steps, callbacks=[doctor], verbose=0)
+    assert doctor.measures["epsilon"][0] < 0.02 and doctor.measures["progress"][0] < 0.25
+    assert "epsilon_low" not in [finding.name for finding in doctor.findings]

@@ -37,7 +37,7 @@ class ReduceLROnPlateau(MonitoringCallback):
         min_delta: a mean is better only if the difference from the best mean is larger.
         cooldown: number of checks after a plateau that are not counted.
         min_lr: the lower bound of the rate.
-        starts_at: number of environment steps before checks are counted.
+        starts_at: number of environment steps, or updates on a data set, before checks are counted.
         stop_after: number of plateaus in a row that end training; None to continue.
 
     Raises:
@@ -116,7 +116,7 @@ class ReduceLROnPlateau(MonitoringCallback):
         if self._cooling:
             self._cooling -= 1
             return
-        if self.agent.steps < self.starts_at:
+        if self.agent.log_step < self.starts_at:
             return
         self._waited += 1
         if self._waited >= self.patience:

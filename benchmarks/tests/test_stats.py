@@ -31,6 +31,7 @@ import json, sys
 import numpy as np
 from rliable import library, metrics
 
+np.random.seed(1)  # rliable draws from NumPy's global generator, whatever its random_state is
 scores = {str(i): np.array(one) for i, one in enumerate(json.loads(sys.argv[1]))}
 points, intervals = library.get_interval_estimates(
     scores,

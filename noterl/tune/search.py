@@ -549,10 +549,10 @@ def write_best(
             table[name] = _option(value)
         except TypeError as error:
             comment += f"# {name} is missing here: {error}\n"
-    modules = {type(value).__module__ for value in result.best.values() if isinstance(value, Configurable)}
-    own = sorted(module for module in modules if not module.startswith("noterl."))
-    if own:
-        table["import"] = own
+    modules = {type(chosen).__module__ for chosen in result.best.values() if isinstance(chosen, Configurable)}
+    imported = sorted(module for module in modules if not module.startswith("noterl."))
+    if imported:
+        table["import"] = imported
     if dataset is not None:  # `updates` of a trial is an argument of `compile`, which has no effect on a data set
         table["updates"] = steps
     if os.environ.get("KERAS_BACKEND"):

@@ -66,10 +66,6 @@ def _one_hot(x: Tensor, sizes: tuple[int, ...]) -> Tensor:
     return ops.concatenate([ops.one_hot(flat[:, i], size, dtype="float32") for i, size in enumerate(sizes)], axis=-1)
 
 
-def _rearrange(x: Tensor, axes: tuple[int, ...], shape: tuple[int, ...]) -> Tensor:
-    return ops.reshape(ops.transpose(x, (0, *(axis + 1 for axis in axes))), (-1, *shape))
-
-
 def _normalize(x: Tensor, mean: np.ndarray, mean_rest: np.ndarray, deviation: np.ndarray, bound: float) -> Tensor:
     shifted = ops.subtract(ops.subtract(x, mean), mean_rest)
     return ops.clip(ops.divide(shifted, deviation), -bound, bound)
@@ -80,14 +76,6 @@ def _layer_norm(x: Tensor, gamma: np.ndarray, beta: np.ndarray, epsilon: float) 
     shifted = ops.subtract(x, ops.mean(x, axis=-1, keepdims=True))
     variance = ops.mean(ops.square(shifted), axis=-1, keepdims=True)
     return ops.add(ops.multiply(ops.divide(shifted, ops.sqrt(ops.add(variance, epsilon))), gamma), beta)
-
-
-def _append(x: Tensor, values: np.ndarray) -> Tensor:
-    return ops.concatenate([x, ops.add(ops.multiply(x, 0.0), values)], axis=-1)
-
-
-def _expectation(x: Tensor, support: np.ndarray) -> Tensor:
-    return ops.sum(ops.multiply(ops.softmax(x, axis=-2), support[:, None]), axis=-2)
 
 
 def _argmax(x: Tensor, sizes: tuple[int, ...], shape: tuple[int, ...]) -> Tensor:
@@ -110,18 +98,18 @@ _OPERATIONS: dict[str, Callable[..., Tensor]] = {
     "reshape": lambda x, target_shape: ops.reshape(x, (-1, *target_shape)),
     "concatenate": lambda *inputs: ops.concatenate(inputs, axis=-1),
     "columns": lambda x, start, stop: x[:, start:stop],
-    "rearrange": _rearrange,
+    "rearrange": lambda x, axes, shape: ops.reshape(ops.transpose(x, (0, *(axis + 1 for axis in axes))), (-1, *shape)),
     "normalize": _normalize,
     "affine": lambda x, scale, offset: ops.add(ops.multiply(x, scale), offset),
     "mean": lambda x: ops.mean(x, axis=-1, keepdims=True),
     "layer_norm": _layer_norm,
-    "append": _append,
+    "append": lambda x, values: ops.concatenate([x, ops.add(ops.multiply(x, 0.0), values)], axis=-1),
     # A sum of all inputs, because results that do not depend on the inputs are not part of a model.
     "fixed": lambda x, values: ops.add(ops.multiply(ops.sum(x), 0.0), values),
     "split": lambda x, groups: ops.reshape(x, (-1, groups, x.shape[-1] // groups)),
     "join": lambda x: ops.reshape(x, (-1, x.shape[-2] * x.shape[-1])),
     "average": lambda x: ops.mean(x, axis=-2),
-    "expectation": _expectation,
+    "expectation": lambda x, support: ops.sum(ops.multiply(ops.softmax(x, axis=-2), support[:, None]), axis=-2),
     "argmax": _argmax,
     "positive": lambda x, shape: ops.cast(ops.reshape(ops.greater(x, 0.0), (-1, *shape)), "int8"),
     "clip": lambda x, low, high: ops.minimum(ops.maximum(x, low), high),

@@ -7,7 +7,7 @@ import keyword
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from gymnasium import spaces
@@ -165,12 +165,8 @@ def _add_network(graph: Graph, network: Any, start: int, state: dict[str, np.nda
     return end
 
 
-class Input(NamedTuple):
-    """An input of a policy: the name, the keys in an observation, and the space."""
-
-    name: str
-    keys: tuple[str, ...]
-    space: Any
+# An input of a policy: the name, the keys in an observation, and the space.
+Input = tuple[str, tuple[str, ...], Any]
 
 
 def inputs_of(encoder: ObservationEncoder) -> list[Input]:
@@ -182,10 +178,10 @@ def inputs_of(encoder: ObservationEncoder) -> list[Input]:
     for part in encoder.parts:
         name = re.sub(r"[^0-9A-Za-z_.]", "_", ".".join(part.path)) or "observation"
         name = name if name[0].isalpha() and not keyword.iskeyword(name) else f"input_{name}"
-        taken = {identifier(other.name) for other in inputs}
+        taken = {identifier(other) for other, _, _ in inputs}
         names = itertools.chain([name], (f"{name}_{number}" for number in itertools.count(2)))
         unique = next(candidate for candidate in names if identifier(candidate) not in taken)
-        inputs.append(Input(unique, part.path, part.space))
+        inputs.append((unique, part.path, part.space))
     return inputs
 
 

@@ -149,7 +149,7 @@ def parse_options(
         UsageError: if an unknown option is an option of another library. The message names the options that replace it.
     """
     tyro = require("tyro", "cli", "the command noterl")
-    arguments = list(_positive_flags(options, arguments))  # `--no-option` becomes `--option false`
+    arguments = _positive_flags(options, arguments)  # `--no-option` becomes `--option false`
     _check_foreign_flags(options, arguments)
     _check_single_numbers(options, arguments)
     wants_help = {"-h", "--help"} & {*arguments}
@@ -266,17 +266,13 @@ def _field(tyro: Any, option: Option) -> tuple[str, Any, Any]:
     return _identifier(option.key), Annotated[Any, spec, arg], dataclasses.field(default=None)
 
 
-def _positive_flags(options: Sequence[Option], arguments: Sequence[str]) -> Iterable[str]:
-    """Yield the arguments, with `--no-option` replaced by `--option false`."""
+def _positive_flags(options: Sequence[Option], arguments: Sequence[str]) -> list[str]:
+    """Return the arguments, with `--no-option` replaced by `--option false`."""
     flags = {option.flag for option in options}
     # If the value may be a bool, the flag alone means True and `--no-...` False.
     bools = [option.flag for option in options if "bool" in alternatives(option.annotation)]
-    negative = {f"--no-{flag[2:]}": flag for flag in bools}
-    for argument in arguments:
-        if argument in negative and argument not in flags:
-            yield from (negative[argument], "false")
-        else:
-            yield argument
+    negative = {f"--no-{flag[2:]}": [flag, "false"] for flag in bools if f"--no-{flag[2:]}" not in flags}
+    return [text for argument in arguments for text in negative.get(argument, [argument])]
 
 
 def _check_foreign_flags(options: Sequence[Option], arguments: Iterable[str]) -> None:

@@ -69,10 +69,9 @@ def cli_name(class_name: str) -> str:
     >>> [cli_name(name) for name in ("EarlyStopping", "CSVLogger", "ESSWindow", "ReduceLROnPlateau", "TensorBoard")]
     ['early-stopping', 'csv', 'ess-window', 'reduce-lr-on-plateau', 'tensorboard']
     """
-    if class_name in _NAMES_OF_CALLBACKS:
-        return _NAMES_OF_CALLBACKS[class_name]
     # A word begins after a small letter, or before the last capital of a row: "LRScheduler" is "lr-scheduler".
-    return re.sub(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "-", class_name.removesuffix("Logger")).lower()
+    words = re.sub(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "-", class_name.removesuffix("Logger"))
+    return _NAMES_OF_CALLBACKS.get(class_name, words.lower())
 
 
 def options_of(

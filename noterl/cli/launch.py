@@ -292,14 +292,8 @@ class Launch:
                     self._output.flush()
 
 
-_libc = ctypes.CDLL(None) if sys.platform == "linux" else None
-
-
-def _die_with_parent() -> None:
-    """End this process if the launcher is killed (Linux)."""
-    if _libc is not None:
-        # 1 is PR_SET_PDEATHSIG.
-        _libc.prctl(1, signal.SIGTERM)
+# Ends a new process if the launcher is killed (Linux). 1 is PR_SET_PDEATHSIG.
+_die_with_parent = partial(ctypes.CDLL(None).prctl, 1, signal.SIGTERM) if sys.platform == "linux" else None
 
 
 @contextlib.contextmanager

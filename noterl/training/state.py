@@ -126,7 +126,11 @@ def set_state(parts: Parts, state: Any) -> None:
     try:
         _check(parts, state)
         _set_core_state(parts, state)
-        _set_masked(parts, state["masked"])
+        # `fit` adds masks if environments report some.
+        if state["masked"] and ACTION_MASK not in learner.info_spec:
+            store_info(learner, mask_spec(parts.algorithm.action_space))
+        elif not state["masked"] and ACTION_MASK in learner.info_spec:
+            remove_info(learner, [ACTION_MASK])
         _set_memory_state(learner, state)
     except BaseException as error:
         if learner.info_spec is not info_spec:
@@ -229,15 +233,6 @@ def _set_core_state(parts: Parts, state: dict[str, Any]) -> None:
     algorithm.generators.set_state(state["generators"])
     # The explorer draws from a generator of the agent.
     parts.actor.explorer.generator = algorithm.generators("exploration")
-
-
-def _set_masked(parts: Parts, masked: bool) -> None:
-    """Let the agent store masks or not, as the restored agent did; `fit` adds masks if environments report some."""
-    learner = parts.learner
-    if masked and ACTION_MASK not in learner.info_spec:
-        store_info(learner, mask_spec(parts.algorithm.action_space))
-    elif not masked and ACTION_MASK in learner.info_spec:
-        remove_info(learner, [ACTION_MASK])
 
 
 def _memories(learner: Learner) -> list[tuple[Any, dict[str, Any]]]:

@@ -153,6 +153,8 @@ def _check(parts: Parts, state: Any) -> None:
     """Raise a ValueError if the state does not fit, as far as this can be checked before anything changes."""
     algorithm = parts.algorithm
     learner = parts.learner
+    model = learner.reward_model
+    model_shapes = [] if model is None else [Array(np.float32, variable.shape) for variable in model.variables]
     schema = {
         "variables": {
             name: [Array(shape=weight.shape) for weight in networks.get_weights(network)]
@@ -170,7 +172,7 @@ def _check(parts: Parts, state: Any) -> None:
         "normalizers": None if algorithm.spaces.normalizers is None else dict,
         "polyak": bool,
         "schedule": DictOf((int, str)),
-        "reward_model": _model_schema(learner),
+        "reward_model": None if model is None else {"variables": model_shapes, "optimizer": dict},
         "masked": bool,
         "replay": (dict, None),
         "dataset": (None, {"identity": str, "sampler": (dict, None)}),
@@ -183,8 +185,8 @@ def _check(parts: Parts, state: Any) -> None:
     layout = _layout(algorithm)
     for name, optimizer in learner.deferred.items():
         optimizer.check_state(state["optimizers"][name], layout)
-    if learner.reward_model is not None:
-        learner.reward_model.check_state(state["reward_model"])
+    if model is not None:
+        model.check_state(state["reward_model"])
     # The lanes must have the fields that the agent will store after the restore, with or without masks.
     if state["lanes"] is not None:
         extra = {name: (shape, np.float32) for name, shape in learner.actor_fields.items()}
@@ -192,14 +194,6 @@ def _check(parts: Parts, state: Any) -> None:
         spec = {name: entry for name, entry in learner.info_spec.items() if name != ACTION_MASK}
         further = parts.actor.start, algorithm.head.size
         check_lanes(state["lanes"], algorithm.spaces.source, extra, {**spec, **masks}, *further)
-
-
-def _model_schema(learner: Learner) -> Any:
-    """Return the schema of the reward model's state; None without a reward model."""
-    if learner.reward_model is None:
-        return None
-    shapes = [Array(np.float32, variable.shape) for variable in learner.reward_model.variables]
-    return {"variables": shapes, "optimizer": dict}
 
 
 def _set_core_state(parts: Parts, state: dict[str, Any]) -> None:

@@ -33,7 +33,15 @@ def write_video(path: Path, frames: Iterator[np.ndarray], fps: int) -> None:
 
     def guarded() -> Iterator[np.ndarray]:
         try:
-            yield from _of_one_size(frames)
+            first = next(frames)
+            yield first
+            for frame in frames:
+                if frame.shape != first.shape:
+                    raise ValueError(
+                        f"env: all frames of a video must have one size, got {frame.shape} after {first.shape}; resize "
+                        "them in render, or save them with frame_dir="
+                    )
+                yield frame
         except OSError as error:
             raise _FramesFailed(error) from None
 
@@ -73,19 +81,6 @@ def as_bytes(frame: Any) -> np.ndarray:
         raise ValueError(f"env: frames must hold values in [0, 255], or floats in [0, 1], got {low} to {high}")
     is_share = image.dtype.kind in "fb" and high <= 1
     return np.ascontiguousarray(np.rint(image * 255.0 if is_share else image), np.uint8)
-
-
-def _of_one_size(frames: Iterator[np.ndarray]) -> Iterator[np.ndarray]:
-    """Yield the frames; raise a ValueError if one has another size than the first."""
-    first = next(frames)
-    yield first
-    for frame in frames:
-        if frame.shape != first.shape:
-            raise ValueError(
-                f"env: all frames of a video must have one size, got {frame.shape} after {first.shape}; resize them in "
-                "render, or save them with frame_dir="
-            )
-        yield frame
 
 
 def annotate(frame: np.ndarray, text: str) -> np.ndarray:

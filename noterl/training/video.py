@@ -47,7 +47,12 @@ def write_video(path: Path, frames: Iterator[np.ndarray], fps: int) -> None:
 
     try:
         if encoder is None:
-            _write_gif(path, guarded(), fps)
+            # An animation that repeats without end.
+            images = _with_palettes(guarded())
+            # GIF durations are multiples of 10 ms; browsers slow down anything below 20 ms.
+            options: Any = {"save_all": True, "duration": max(20, round(1000 / fps)), "loop": 0, "optimize": False}
+            with replacing(path) as file:
+                next(images).save(file, "GIF", append_images=images, **options)
         else:
             # ffmpeg writes a temporary file, which replaces a file at `path` when the temporary file is complete.
             with tempfile.TemporaryDirectory() as directory, replacing(path) as target:
@@ -106,15 +111,6 @@ def find_encoder(path: Path) -> str | None:
     except ImportError as error:
         raise ImportError('writing .mp4 needs an extra: pip install "noterl[mp4]"; a .gif needs none') from error
     return str(imageio_ffmpeg.get_ffmpeg_exe())
-
-
-def _write_gif(path: Path, frames: Iterator[np.ndarray], fps: int) -> None:
-    """Write the frames as an animation that repeats without end."""
-    images = _with_palettes(frames)
-    # GIF durations are multiples of 10 ms; browsers slow down anything below 20 ms.
-    duration = max(20, round(1000 / fps))
-    with replacing(path) as file:
-        next(images).save(file, "GIF", save_all=True, append_images=images, duration=duration, loop=0, optimize=False)
 
 
 def _with_palettes(frames: Iterator[np.ndarray]) -> Iterator[Image.Image]:

@@ -121,11 +121,6 @@ class Program(Protocol):
         """Run `count` updates; the first one has the number `first`."""
 
 
-def not_recorded() -> AbstractContextManager[Reading]:
-    """Return a context that records nothing."""
-    return nullcontext(Reading())
-
-
 class Options(TypedDict, total=False):
     """The optional arguments of every compiled program."""
 
@@ -166,7 +161,7 @@ class CompiledProgram:
     jit_compile: bool | str = "auto"
     on_trace: Callable[[], None] = lambda: None
     torch_seed: Callable[[bool], int] | None = None
-    recording: Callable[[], AbstractContextManager[Reading]] = not_recorded
+    recording: Callable[[], AbstractContextManager[Reading]] = lambda: nullcontext(Reading())  # records nothing
 
     def __post_init__(self) -> None:
         """Prepare the program, after `__init__` has set the arguments."""

@@ -192,7 +192,12 @@ class ScheduledUpdates(Updates):
 
     def __call__(self, rows: Rows, count: int, first: int = 0) -> GroupResult:
         """Make `count` updates, of which the first has the number `first`."""
-        self._push()
+        # Callbacks, hard copies or restored states have changed some variables; the others are not sent.
+        for k, variable in enumerate(self._state):
+            value = variable.numpy()
+            if not np.array_equal(value, self._known[k], equal_nan=value.dtype.kind == "f"):
+                self._served[k].assign(value)
+                self._known[k] = value
         batches = _gathered(rows) if isinstance(rows, GatheredRows) else rows
         # Parts of equal size share one traced closure; the last part is padded.
         size = -(-num_updates(rows) // self.fleet.num_workers)  # rounded up
@@ -246,15 +251,6 @@ class ScheduledUpdates(Updates):
         finite = logs.pop("")
         applied = len(finite) if finite.all() else int(np.argmin(finite))
         return GroupResult(logs, feedback, applied)
-
-    def _push(self) -> None:
-        """Send the variables that callbacks, hard copies or restored states have changed to the servers."""
-        for k, variable in enumerate(self._state):
-            value = variable.numpy()
-            # Most variables have not changed since the last call, and are not sent.
-            if not np.array_equal(value, self._known[k], equal_nan=value.dtype.kind == "f"):
-                self._served[k].assign(value)
-                self._known[k] = value
 
 
 def _gathered(rows: GatheredRows) -> Batch:

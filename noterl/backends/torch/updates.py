@@ -50,18 +50,14 @@ class Updates(UpdateProgram):
         batch = self._batches(rows, count)
         of_group = rows.indices if isinstance(rows, GatheredRows) else rows.reward  # [K, B], or [K, T, N] of sequences
         with limited(self._threads.number(math.prod(of_group.shape[1:]), first, count)):
-            if count > 1 and self._can_be_checked_together():
+            # A group that fails can be repeated if no update samples numbers, and none stops the group. On the CPU, a
+            # check does not wait, so each update is checked, and copies of the state are avoided.
+            repeatable = self.stop is None and not self._seeded.may_sample
+            if count > 1 and waits_for_device(self._device) and repeatable:
                 result = self._checked_together(batch, count, first)
                 if result is not None:
                     return result
             return self._checked_one_by_one(batch, count, first)
-
-    def _can_be_checked_together(self) -> bool:
-        """Return whether a group that fails can be repeated: no update samples numbers, and none stops the group.
-
-        On the CPU, a check does not wait, so each update is checked, and copies of the state are avoided.
-        """
-        return waits_for_device(self._device) and self.stop is None and not self._seeded.may_sample
 
     def _checked_together(self, batch: Callable[[int], Batch], count: int, first: int) -> GroupResult | None:
         """Make all updates, and wait for the device once; if one is not finite, undo all and return None."""

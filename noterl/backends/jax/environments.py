@@ -13,15 +13,10 @@ from noterl.backends.jax.scope import Scope, read_values
 from noterl.backends.on_device import Carry, Report, Sums, Training
 from noterl.types import STARTS, STATE
 
-
-def _equal_rows(key: Any, shape: tuple[int, ...], dtype: Any) -> Any:
-    """Return normal numbers that are the same in all rows of a batch."""
-    return jnp.broadcast_to(jax.random.normal(key, shape[1:], dtype), shape)
-
-
 SAMPLERS: dict[str, Callable[..., Any]] = {
     **{"uniform": jax.random.uniform, "normal": jax.random.normal},
-    "batch_normal": _equal_rows,
+    # Numbers that are the same in all rows of a batch.
+    "batch_normal": lambda key, shape, dtype: jnp.broadcast_to(jax.random.normal(key, shape[1:], dtype), shape),
 }
 
 

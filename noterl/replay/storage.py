@@ -306,7 +306,11 @@ class Storage(Ring):
         self._truncated_cells[index] = truncated
         self._lane_cells[index] = lane
         if extra is not None or self.extra:
-            self._write_extra(index, extra)
+            values = {} if extra is None else extra
+            if values.keys() != self.extra.keys():
+                raise ValueError(f"extra must have exactly the fields {sorted(self.extra)}, got {sorted(values)}")
+            for name, column in self.extra.items():
+                column[index] = values[name]
         # The slot leaves the list after the observation is written: if the write fails, the slot stays free.
         slot = self.free_slots[-1] if self.free_slots else self._new_slot()
         self.final_observations[slot] = next_observation
@@ -467,14 +471,6 @@ class Storage(Ring):
         self.num_slots = slot + 1
         self.free_slots.append(slot)
         return slot
-
-    def _write_extra(self, index: int, extra: Mapping[str, Any] | None) -> None:
-        """Write the extra fields of a transition, or raise a ValueError if the names differ from the fields."""
-        values = {} if extra is None else extra
-        if values.keys() != self.extra.keys():
-            raise ValueError(f"extra must have exactly the fields {sorted(self.extra)}, got {sorted(values)}")
-        for name, column in self.extra.items():
-            column[index] = values[name]
 
 
 def check_folder(memmap: Any) -> str | None:

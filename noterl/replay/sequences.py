@@ -71,7 +71,14 @@ class Sequences:
         Starts are uniform over the steps with at least T - 1 later ones. If there are hardly any, sequences may be
         shorter; the missing steps have the weight 0.
         """
-        steps = self._steps(self._sample_starts(updates * lanes, generator))
+        starts = np.empty(updates * lanes, np.int64)
+        wrong = np.arange(updates * lanes)
+        for _ in range(ATTEMPTS):
+            starts[wrong] = self.replay.sample(len(wrong), 1, generator=generator).indices[:, 0]
+            wrong = wrong[~self._steps(starts[wrong]).present[-1]]
+            if not wrong.size:
+                break
+        steps = self._steps(starts)
         shape = self.length, updates, lanes
         return self.sample_of(*(array.reshape(shape).transpose(1, 0, 2) for array in steps))
 
@@ -98,17 +105,6 @@ class Sequences:
         continues = np.zeros(sample.weight.shape, np.float32)
         continues[:, :-1] = (following == sample.indices[:, 1:]) & present[:, :-1] & present[:, 1:]
         return batch._replace(extra={**batch.extra, "continues": continues})
-
-    def _sample_starts(self, count: int, generator: np.random.Generator) -> Array:
-        """Return the indices `[count]` at which sequences start."""
-        starts = np.empty(count, np.int64)
-        wrong = np.arange(count)
-        for _ in range(ATTEMPTS):
-            starts[wrong] = self.replay.sample(len(wrong), 1, generator=generator).indices[:, 0]
-            wrong = wrong[~self._steps(starts[wrong]).present[-1]]
-            if not wrong.size:
-                break
-        return starts
 
     def _steps(self, starts: Array) -> Steps:
         """Return T steps from each start `[n]`, or fewer where the lane has no later step."""

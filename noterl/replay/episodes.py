@@ -112,7 +112,14 @@ class Episodes:
         """Insert the transition with this insertion number, the newest of its lane."""
         storage = self._storage
         index = number % storage.capacity
-        lane = self._lane_number(int(storage.lane[index]))
+        lane = self._lane_numbers.setdefault(int(storage.lane[index]), len(self._lane_numbers))
+        if lane == len(self._next):  # a new lane gets an entry in the arrays of lanes
+            self._oldest, self._next, self._base = (
+                np.append(column, 0) for column in (self._oldest, self._next, self._base)
+            )
+            self._newest = np.append(self._newest, -1)
+            # No ring yet: with -1, the first insertion into the lane calls `_make_room`.
+            self._ring = np.append(self._ring, -1)
         ordinal = int(self._next[lane])
         newest = int(self._newest[lane])
         if ordinal - self._oldest[lane] > self._ring[lane]:
@@ -143,18 +150,6 @@ class Episodes:
             # In descending order, so that `pop` takes the smallest slot.
             self._free = list(range(held + len(more) - 1, held - 1, -1))
         return self._free.pop()
-
-    def _lane_number(self, lane: int) -> int:
-        """Return the number of a lane; a new lane gets the next number, and an entry in the arrays of lanes."""
-        number = self._lane_numbers.setdefault(lane, len(self._lane_numbers))
-        if number == len(self._next):
-            self._oldest, self._next, self._base = (
-                np.append(column, 0) for column in (self._oldest, self._next, self._base)
-            )
-            self._newest = np.append(self._newest, -1)
-            # No ring yet: with -1, the first insertion into the lane calls `_make_room`.
-            self._ring = np.append(self._ring, -1)
-        return number
 
     def _make_room(self) -> None:
         """Give each lane a ring that is larger than 4/3 of the lane's number of stored transitions.

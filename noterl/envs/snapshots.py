@@ -108,7 +108,15 @@ def set_state(env: gymnasium.Env[Any, Any], state: dict[str, Any]) -> None:
         for path, value in fields.items():
             owner, _, name = path.rpartition(".")
             setattr(attrgetter(owner)(layer) if owner else layer, name, value)
-    _set_random(stack[-1], random)
+    if random is None:
+        return
+    generator = codec.generator(random)
+    held = vars(stack[-1]).get("_np_random")
+    # In place if possible, because the environment may have other references to the generator.
+    if type(getattr(held, "bit_generator", None)) is type(generator.bit_generator):
+        held.bit_generator.state = random
+    else:
+        stack[-1]._np_random = generator
 
 
 def reseed(env: gymnasium.Env[Any, Any], generator: np.random.Generator) -> None:
@@ -205,15 +213,3 @@ def _fields(layer: Any) -> tuple[str, ...] | None:
         return None
     name = type(layer).__name__
     return () if name in _STATELESS or names[-1] in _STATELESS_MODULES else _WRAPPER_FIELDS.get(name)
-
-
-def _set_random(base: Any, state: dict[str, Any] | None) -> None:
-    """Set the state of the generator, in place if possible, because the environment may have other references to it."""
-    if state is None:
-        return
-    random = codec.generator(state)
-    held = vars(base).get("_np_random")
-    if type(getattr(held, "bit_generator", None)) is type(random.bit_generator):
-        held.bit_generator.state = state
-    else:
-        base._np_random = random

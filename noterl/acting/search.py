@@ -95,7 +95,11 @@ class Tree:
         self._simulated = 0
         self._open(self.roots, states)
         if dirichlet is not None:
-            self._add_noise(*dirichlet)
+            alpha, share, generator = dirichlet
+            legal = self.blocked[self.roots] == 0
+            noise = np.where(legal, generator.standard_gamma(alpha, legal.shape), 0.0)
+            noise /= np.maximum(noise.sum(axis=1, keepdims=True), 1e-300)
+            self.priors[self.roots] = (1.0 - share) * self.priors[self.roots] + share * noise
 
     def run(self, simulations: int) -> None:
         """Run simulations: at most as many, in all calls together, as the tree was made for."""
@@ -181,13 +185,6 @@ class Tree:
             if self.game.players == 1:
                 self.low[trees] = np.minimum(self.low[trees], value)
                 self.high[trees] = np.maximum(self.high[trees], value)
-
-    def _add_noise(self, alpha: float, share: float, generator: np.random.Generator) -> None:
-        """Mix the priors of the roots with noise; the argument `dirichlet` documents the arguments."""
-        legal = self.blocked[self.roots] == 0
-        noise = np.where(legal, generator.standard_gamma(alpha, legal.shape), 0.0)
-        noise /= np.maximum(noise.sum(axis=1, keepdims=True), 1e-300)
-        self.priors[self.roots] = (1.0 - share) * self.priors[self.roots] + share * noise
 
 
 def masked_softmax(logits: Array, legal: Array) -> Array:

@@ -419,11 +419,8 @@ def _exploration_of(
     for policy in of_policy:
         for noise in of_noise:
             _check_explores(head, policy, noise)
-    lists = [
-        explorers
-        for explorers, value in ((of_policy, values["policy"]), (of_noise, values["noise"]))
-        if isinstance(value, list | tuple)
-    ]
+    pairs = zip((of_policy, of_noise), values.values(), strict=True)
+    lists = [explorers for explorers, value in pairs if isinstance(value, list | tuple)]
     return of_policy[0], of_noise[0], lists[0] if lists else ()
 
 

@@ -187,7 +187,13 @@ class _Examiner:
         # Only half of the actions, so that the next reset comes in the middle of an episode.
         self._run(self._env, actions[: max(1, len(first) // 2)], seed)
         step = difference(first, self._run(self._env, actions, seed))
-        second = self._make_second()
+        # A second instance shows state that outlives `reset`, such as a counter of the class.
+        second: Env | None = None
+        try:
+            second = self._source.make_evaluation()
+        except ValueError:  # none can be made of an object that the user passed
+            if self._owned:
+                raise
         report.place = ""
         if step is not None:
             report.warn(f"{DIFFERS} from step {step} on (0 is the reset): not all randomness is seeded")
@@ -204,16 +210,6 @@ class _Examiner:
             self._check_state(self._env if second is None else second, actions[: len(first) - 1], seed)
         if second is not None:
             second.close()
-
-    def _make_second(self) -> Env | None:
-        """Return a second environment; None if the user passed an object and no second one can be made."""
-        # A second instance shows state that outlives `reset`, such as a counter of the class.
-        try:
-            return self._source.make_evaluation()
-        except ValueError:
-            if self._owned:
-                raise
-            return None
 
     def _check_state(self, other: Env, actions: list[Any], seed: int) -> None:
         """Save the state in the middle of an episode, restore it in `other`, and compare the rest of both episodes."""

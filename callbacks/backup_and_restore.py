@@ -169,22 +169,18 @@ class BackupAndRestore(Callback):
         """Write a backup, once the previous one is written."""
         self._writer.wait()
         document = self.agent.get_document()
-        document["state"]["callbacks"][self.state_key] = self._part()
-        background = self.background and self._writer.detach(document, self.path, self.agent)
-        self._writer.write(lambda: saving.write(self.path, document), background=background)
-
-    def _part(self) -> dict[str, Any]:
-        """Return what the backup holds in addition to what `Agent.save` writes."""
         history = self.agent.history
-        return {
+        document["state"]["callbacks"][self.state_key] = {
             "fits": self._fits,
             "stop_reason": self.agent.stop_reason if self.agent.stop_training else None,
             "columns": {name: list(column) for name, column in history.history.items()},
             "episode": list(history.episode),
         }
+        background = self.background and self._writer.detach(document, self.path, self.agent)
+        self._writer.write(lambda: saving.write(self.path, document), background=background)
 
     def _part_of(self, document: Any) -> dict[str, Any]:
-        """Return what `_part` has added to a backup; raise a FileError if the file is not a backup."""
+        """Return what `_save` has added to a backup; raise a FileError if the file is not a backup."""
         try:
             part = document["state"]["callbacks"][self.state_key]
             fits = part["fits"]

@@ -211,11 +211,8 @@ class ReplayProgram(on_device.ReplayProgram):
                 after = jax.lax.fori_loop(0, copies, lambda _, state: self._with_copy(state), after)
             return k + 1, after, applied + (good if careful else 1), finite & good, logs
 
-        def unfinished(loop: tuple) -> Any:
-            return (loop[0] < now.updates) & loop[3]
-
-        loop: tuple = jax.lax.while_loop(unfinished, once, (jnp.int32(0), state, *before))
-        return loop[1:]
+        start = jnp.int32(0), state, *before
+        return jax.lax.while_loop(lambda loop: (loop[0] < now.updates) & loop[3], once, start)[1:]
 
     def _with_copy(self, state: list[Any]) -> list[Any]:
         """Return the state after a hard copy to the target."""

@@ -102,11 +102,7 @@ def hessian_product(function: Callable[[], Any], variables: Variables) -> Callab
     # Persistent, because each product differentiates the recorded gradient again.
     with tf.GradientTape(persistent=True) as tape:
         first = gradients(function, variables)[1]
-
-    def product(vector: list[Any]) -> list[Any]:
-        return tape.gradient(first, values, vector, unconnected_gradients=tf.UnconnectedGradients.ZERO)
-
-    return product
+    return lambda vector: tape.gradient(first, values, vector, unconnected_gradients=tf.UnconnectedGradients.ZERO)
 
 
 def isolated(function: Callable[[], T], variables: Variables) -> T:

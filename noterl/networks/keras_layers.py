@@ -29,10 +29,8 @@ def keras_network(plan: tuple[Any, ...], shape: tuple[int, ...]) -> keras.Model:
         places = [(start, stop) for start, stop, _ in plans]
         return Encoders(places, [stack((stop - start,), inner or [("flatten",)]) for start, stop, inner in plans])
 
-    def residual(inner: Sequence[tuple]) -> Residual:
-        return Residual(stack((inner[-1][1],), inner))  # the last layer is dense, of as many units as the inputs
-
-    nested = {"encoders": encoders, "residual": residual}
+    # The last layer of a residual block is dense, of as many units as the inputs.
+    nested: dict[str, Any] = {"encoders": encoders, "residual": lambda inner: Residual(stack((inner[-1][1],), inner))}
     first, *streams = stacks(plan)
     network = stack(shape, first or [("flatten",)])
     if streams:

@@ -67,7 +67,9 @@ def make_callbacks(given: Mapping[str, Given]) -> list[Any]:
 def arguments_of(key: str, given: Mapping[str, Given]) -> dict[str, Given]:
     """Return the arguments of a callback by name, from the options."""
     arguments = {name.partition(".")[2]: option for name, option in given.items() if "." in name}
-    if key in given and not _is_bare(key, given[key]):
+    # True stands for the option without a value, unless the first argument may be a bool itself.
+    accepts_bool = any("bool" in alternatives(option.annotation) for option in callback_options(key)[1:2])
+    if key in given and (given[key].value is not True or accepts_bool):
         arguments[first_argument(key)] = given[key]
     return arguments
 
@@ -75,13 +77,6 @@ def arguments_of(key: str, given: Mapping[str, Given]) -> dict[str, Given]:
 def is_off(key: str, given: Mapping[str, Given]) -> bool:
     """Return whether a callback without arguments is given as false, such as by `--no-doctor`."""
     return key in given and given[key].value is False and not first_argument(key)
-
-
-def _is_bare(key: str, given: Given) -> bool:
-    """Return whether the option of the callback was given without a value."""
-    options = callback_options(key)
-    # True stands for the bare option, unless the first argument, `options[1]`, may be a bool itself.
-    return given.value is True and (len(options) == 1 or "bool" not in alternatives(options[1].annotation))
 
 
 def first_argument(key: str) -> str:

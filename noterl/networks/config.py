@@ -109,9 +109,8 @@ def connections(network: Any) -> tuple[list[Any], list[list[int]], list[int]] | 
     if isinstance(network, keras.Sequential):
         layers = list(network.layers)
         return layers, [[index - 1] for index in range(len(layers))], [len(layers) - 1]
-    if not isinstance(network, keras.Model) or type(network).__name__ != "Functional":
-        return None
-    if isinstance(network.output, dict) or isinstance(network.input, dict | list):
+    is_functional = isinstance(network, keras.Model) and type(network).__name__ == "Functional"
+    if not is_functional or isinstance(network.output, dict) or isinstance(network.input, dict | list):
         return None
     layers = [operation for operation in network.operations if type(operation) is not keras.layers.InputLayer]
     positions = {id(layer): position for position, layer in enumerate(layers)}

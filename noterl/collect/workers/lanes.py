@@ -175,7 +175,8 @@ class PoolLanes(Pool):
         launcher = self.settings.launcher(self.memory, rounds.shapes)
         self.supervisor = Supervisor(self.settings, self.own, launcher, self.control)
         self.supervisor.successor_job = self._successor_job
-        self.supervisor.on_replaced = self._resume
+        # Not a method of the rounds: rounds and processes hold no cycle of references.
+        self.supervisor.on_replaced = lambda index: self.rounds.resume(index)
         self.supervisor.check = self.guard.check
         rounds.open(pool)
         running = self.supervisor.start([self._job(index, restores=True) for index in range(len(self.own))])
@@ -386,10 +387,6 @@ class PoolLanes(Pool):
             bits: Any = self.generators(exploration_name(index, name)).bit_generator
             bits.advance(2**64)  # more numbers than the failed worker can have drawn
         return replace(self._job(index, restores=False), calls=tuple(self._calls))
-
-    def _resume(self, index: int) -> None:
-        """Let the process that replaces another one go on. Rounds and processes hold no cycle of references."""
-        self.rounds.resume(index)
 
     # State
 

@@ -16,7 +16,7 @@ from noterl.utils.files import FileError, PathLike, reading, write_bytes
 # NumPy writes headers of 128 bytes, 1408 for 64 axes. Parsing a longer one takes much memory.
 _MAX_HEADER = 2048
 _MAX_PIECE = 2**26  # bytes
-_SAFETENSORS_DTYPES = frozenset(["|b1", "|i1", "|u1", "<i2", "<u2", "<f2", "<i4", "<u4", "<f4", "<i8", "<u8", "<f8"])
+SAFETENSORS_DTYPES = frozenset(["|b1", "|i1", "|u1", "<i2", "<u2", "<f2", "<i4", "<u4", "<f4", "<i8", "<u8", "<f8"])
 
 
 def write_npy(stream: IO[bytes], array: Array) -> None:
@@ -66,11 +66,6 @@ def row_slices(array: Array) -> Iterator[slice]:
     """Return slices of about 64 MiB of the rows of an array, which may be mapped from a file and exceed the memory."""
     rows = max(1, _MAX_PIECE * len(array) // max(1, array.nbytes))
     return (slice(start, start + rows) for start in range(0, len(array), rows))
-
-
-def fits_safetensors(array: Array) -> bool:
-    """Return whether safetensors supports the dtype and the byte order."""
-    return array.dtype.str in _SAFETENSORS_DTYPES
 
 
 def pack_tensors(arrays: dict[str, Array], metadata: dict[str, str] | None = None) -> bytes:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from noterl.registry import Configurable, lookup
-from noterl.saving.arrays import fits_safetensors
+from noterl.saving.arrays import SAFETENSORS_DTYPES
 from noterl.utils import codec
 from noterl.utils.codec import Array, type_name
 from noterl.utils.files import FileError, Keys, key_path
@@ -63,7 +63,7 @@ class TreeEncoder(codec.Encoder):
 
     def array(self, value: Array, keys: Keys) -> Any:
         """Encode an array."""
-        if "variables" not in keys or not fits_safetensors(value):
+        if "variables" not in keys or value.dtype.str not in SAFETENSORS_DTYPES:
             return super().array(value, keys)
         keys = keys[1:] if keys[0] == "variables" else keys
         stem = name = "/".join(map(str, keys)).encode("utf-8", "backslashreplace").decode()

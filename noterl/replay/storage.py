@@ -325,7 +325,12 @@ class Storage(Ring):
         else:
             newest_index[lane] = index
         if previous is not None:
-            self._link(previous, index)
+            # The observations differ if the lane was reset without `interrupt`. Bytes are compared, so that NaN equals
+            # itself.
+            slot = -1 - successor[previous]
+            if self.observation[index].tobytes() == self.final_observations[slot].tobytes():
+                successor[previous] = index
+                self.free_slots.append(slot)
         return index
 
     def interrupt(self, lane: int) -> None:
@@ -437,17 +442,6 @@ class Storage(Ring):
     def allocate_slots(self, count: int) -> Table:
         """Return a table for `count` final observations."""
         return allocate(self.observation_layout, count, self._empty)
-
-    def _link(self, previous: int, index: int) -> None:
-        """If the observation at `index` equals the next observation of `previous`, link the two and free the slot.
-
-        The observations differ if the lane was reset without `interrupt`. Bytes are compared, so that NaN equals
-        itself.
-        """
-        slot = -1 - self._successor_cells[previous]
-        if self.observation[index].tobytes() == self.final_observations[slot].tobytes():
-            self._successor_cells[previous] = index
-            self.free_slots.append(slot)
 
     def _evict(self, index: int) -> None:
         """Evict the transition at `index`, if one is stored, before a new one replaces it; the slot is freed last."""

@@ -596,8 +596,12 @@ def _hidden_layer(units: int, activation: str, gain: float | None, norm: tuple[b
     dropout = probability("dropout", norm[1])
     if not layer_norm and not dropout:
         return [("dense", units, activation, gain)]
-    layers: list[tuple] = [*([("dropout", dropout)] if dropout else []), *([("layer_norm",)] if layer_norm else [])]
-    return [("dense", units, "linear", gain), *layers, ("activation", activation)]
+    layers: list[tuple] = [("dense", units, "linear", gain)]
+    if dropout:
+        layers.append(("dropout", dropout))
+    if layer_norm:
+        layers.append(("layer_norm",))
+    return [*layers, ("activation", activation)]
 
 
 def _plan(trunk: list[tuple], stream: list[tuple], last: list[tuple], outputs: int, dueling: int) -> tuple:

@@ -17,10 +17,11 @@ from noterl import envs
 from noterl.collect.action_log import ActionLog
 from noterl.collect.base import Lanes
 from noterl.collect.env_calls import EnvCall
-from noterl.collect.ledger import is_ahead, is_owner, joint_kind, set_owner, warn_restarted, warn_too_long
+from noterl.collect.ledger import is_ahead, joint_kind, warn_restarted, warn_too_long
 from noterl.envs import EnvSource
 from noterl.envs.checking.checker import Checker
 from noterl.envs.observation import ObservationEncoder, copy_observation, zeros
+from noterl.envs.owners import is_owner, set_owner
 from noterl.envs.rewards import unclipped
 from noterl.heads import members, one_of
 from noterl.types import InfoSpec, Transition

@@ -1,17 +1,15 @@
-"""The returns and lengths of the episodes in flight, and which lanes own an environment."""
+"""The returns and lengths of the episodes in flight."""
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
 from typing import Any
-from weakref import WeakValueDictionary
 
 import numpy as np
 
 from noterl.acting.policy_state import NO_STATE, PolicyState, State
 from noterl.collect.info import EpisodeInfo
-from noterl.envs.wrappers.classic import layers
 from noterl.types import STARTS, STATE
 
 _LISTS = ("returns", "lengths", "numbers", "running", "over")
@@ -132,23 +130,3 @@ def warn_too_long(what: str) -> None:
         RuntimeWarning,
         stacklevel=3,
     )
-
-
-# The lanes that own an environment, by the id of the innermost environment. Lanes keep their environments alive, so no
-# other object has this id. Keys are ids because environments that are dataclasses may have no hash.
-_owners: WeakValueDictionary[int, Any] = WeakValueDictionary()
-
-
-def set_owner(environment: Any, lanes: object) -> None:
-    """Record that `lanes` own an environment: only these lanes step the environment from now on."""
-    _owners[_innermost_id(environment)] = lanes
-
-
-def is_owner(environment: Any, lanes: object) -> bool:
-    """Return whether no other lanes have stepped an environment since `set_owner`."""
-    return _owners.get(_innermost_id(environment)) is lanes
-
-
-def _innermost_id(environment: Any) -> int:
-    *_, base = layers(environment)
-    return id(base)

@@ -195,6 +195,7 @@ def plain_attributes(env: Any) -> dict[str, Any]:
     return {
         f"{type(layer).__name__}.{name}": value
         for layer in layers(env)
+        if type(layer).__name__ != "PassiveEnvChecker"  # which notes what has been called
         for name, value in getattr(layer, "__dict__", {}).items()
         if name[0] != "_" and name != "render_mode" and _is_plain(value)
     }

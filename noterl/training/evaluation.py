@@ -12,7 +12,6 @@ import numpy as np
 
 from noterl.acting.player import Episode, Player
 from noterl.collect.info import EpisodeInfo, check_info
-from noterl.collect.ledger import set_owner
 from noterl.envs.checking.checker import Checker
 from noterl.envs.multi_agent.team import Team
 from noterl.envs.source import resolve_like
@@ -90,12 +89,8 @@ class Evaluation:
         in_use = {id(layer) for lane in getattr(self.parts.session.lanes, "environments", ()) for layer in layers(lane)}
         try:
             # The user's own object, unless it is a lane; without `env`, a copy is preferred.
-            own = source.own_object
-            is_free = own is not None and not any(id(layer) in in_use for layer in layers(own))
-            is_lent = is_free and (self.env is not None or source.spec is None)
-            if is_lent:
-                set_owner(own, self)  # another agent that uses the object then restarts its episode
-            source.lend(is_lent)
+            is_free = not any(id(layer) in in_use for layer in layers(source.own_object))
+            source.lend(is_free and (self.env is not None or source.spec is None))
             yield Player(self.parts.algorithm, actor, source, Checker(source.observation_space))
         finally:
             source.lend(False)

@@ -59,6 +59,19 @@ def test_objects_without_a_spec_are_evaluated() -> None:
         trained.evaluate(episodes=1)
 
 
+def test_episodes_go_on_if_copies_of_the_object_were_played(tmp_path: Any) -> None:
+    vector = gymnasium.make_vec("CartPole-v1", 2, vectorization_mode="sync")
+    trained = noterl.DQN(vector, hidden=(4,), seed=1)
+    trained.fit(steps=10, verbose=0)
+    trained.evaluate(env=vector, episodes=1)
+    trained.fit(steps=10, verbose=0)  # without a warning
+    env = gymnasium.make("CartPole-v1")
+    trained, other = (noterl.DQN(env, hidden=(4,), seed=seed) for seed in (1, 2))
+    trained.fit(steps=5, verbose=0)
+    other.animate(tmp_path / "a.gif", env=env, max_steps=3)
+    trained.fit(steps=5, verbose=0)
+
+
 def test_episode_of_an_agent_restarts_if_another_agent_has_evaluated_in_its_object() -> None:
     env = CountingEnv(10)
     trained, other = (noterl.DQN(env, hidden=(4,), seed=seed) for seed in (1, 2))

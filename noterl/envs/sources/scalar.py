@@ -12,6 +12,7 @@ from gymnasium.envs.registration import EnvSpec
 from noterl.envs import description
 from noterl.envs.games.game import Game, GameEnv
 from noterl.envs.making import Builder, Env, as_env, importable, make_registered, name_of, remake
+from noterl.envs.owners import set_owner
 from noterl.envs.sources.base import EnvSource, Opened
 from noterl.envs.sources.maker import MakerSource
 from noterl.envs.vectorized import RegisteredVector
@@ -94,7 +95,9 @@ class ScalarSource(EnvSource):
         self._is_lent = False
         # An object with another render mode cannot show the episode, so a copy is made.
         if is_lent and render_mode in (None, self._env.render_mode):
-            return _KeptOpen(self._env)
+            kept = _KeptOpen(self._env)
+            set_owner(kept, kept)  # another agent that uses the object then restarts its episode
+            return kept
         return super().make_evaluation(render_mode=render_mode)
 
     def vectorized(self) -> EnvSource:

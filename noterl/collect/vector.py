@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from gymnasium.vector import AutoresetMode
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.vector.utils import batch_space
 
 from noterl import envs
@@ -22,11 +22,12 @@ from noterl.collect.action_log import ActionLog
 from noterl.collect.base import Lanes
 from noterl.collect.env_calls import EnvCall
 from noterl.collect.info import info_of_lane
-from noterl.collect.ledger import is_owner, joint_kind, set_owner, warn_restarted, warn_too_long
+from noterl.collect.ledger import joint_kind, warn_restarted, warn_too_long
 from noterl.envs import EnvSource
 from noterl.envs.checking.checker import Checker
 from noterl.envs.checking.vector import check_step
 from noterl.envs.observation import ObservationEncoder, at, copy_observation
+from noterl.envs.owners import is_owner, set_owner
 from noterl.envs.rewards import UNCLIPPED_REWARD
 from noterl.envs.wrappers.masks import mask_of_observation, masks_in_observation
 from noterl.random import Generators
@@ -298,8 +299,9 @@ class VectorLanes(Lanes):
         """
         if not callable(getattr(self._env, "call", None)):
             raise ValueError(f"{call}: the vector environment {self._env!r} has no method `call`")
-        for env in getattr(self._env.unwrapped, "envs", ()):
-            call.check_found(env)
+        if isinstance(self._env.unwrapped, SyncVectorEnv):
+            for env in self._env.unwrapped.envs:
+                call.check_found(env)
         if call.args is not None:
             self._is_called = True
             self._log.stop()

@@ -151,6 +151,23 @@ class TestAllLanes:
         assert lanes.call(EnvCall("changes", None, {})) == [0, 0]
         vector.close()
 
+    def test_vector_environment_of_another_kind_answers_itself(self) -> None:
+        class Wrapped(gymnasium.vector.VectorEnv):
+            """Its `envs` are no environments."""
+
+            envs = (object(), object())
+
+            def __init__(self) -> None:
+                inner = SyncVectorEnv([LevelEnv] * 2)
+                for name in ("num_envs", "metadata", "single_observation_space", "single_action_space"):
+                    setattr(self, name, getattr(inner, name))
+                self.observation_space, self.action_space = inner.observation_space, inner.action_space
+
+            def call(self, name: str, *args: Any, **kwargs: Any) -> Any:
+                return (name, name)
+
+        assert VectorLanes(envs.resolve(Wrapped()), Generators(1)).call(LEVEL) == ["level", "level"]
+
     def test_vector_environment_without_call_raises(self) -> None:
         vector = gymnasium.make_vec("CartPole-v1", 2, vectorization_mode="vector_entry_point")
         lanes = VectorLanes(envs.resolve(vector), Generators(1))

@@ -330,7 +330,7 @@ def test_programs_on_the_device_are_compiled_again() -> None:
     assert agent.trace_counts["device"] == 2
 
 
-def test_loss_that_assigns_what_it_trains_does_it_or_raises() -> None:
+def test_loss_assigns_what_it_trains() -> None:
     class Counting(program(0)[0]):
         def __init__(self, env: Any, *, seed: Any = None) -> None:
             super().__init__(env, seed=seed)
@@ -340,9 +340,5 @@ def test_loss_that_assigns_what_it_trains_does_it_or_raises() -> None:
             self.count.assign(self.count + 1.0)
             return super().loss(batch)
 
-    if backends.name() == "jax":
-        with pytest.raises(RuntimeError, match=r"a loss assigns .*trainable=False"):
-            train(Counting)
-    else:
-        agent, _ = train(Counting)
-        assert current().fetch(agent.count) == agent.updates
+    agent, _ = train(Counting)
+    assert current().fetch(agent.count) == agent.updates

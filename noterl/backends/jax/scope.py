@@ -130,8 +130,8 @@ def _objective(
 ) -> tuple[Callable[[list[Any]], tuple[Any, tuple[Any, dict[int, Any]]]], list[Any]]:
     """Return `loss_fn(*args)` as a function of the values of `trained`, inside a scope, and the current values.
 
-    The function returns `(loss, (aux, assigned))`; `assigned` are the new values of other variables, by position
-    in the scope.
+    The function returns `(loss, (aux, assigned))`; `assigned` are the new values of assigned variables, by position in
+    the scope.
     """
     outer: Any = _scopes.top
     positions = {id(variable): position for position, variable in enumerate(trained)}
@@ -147,12 +147,7 @@ def _objective(
         if must_depend and getattr(loss, "_trace", None) is not values[0]._trace:
             raise no_gradient(loss_fn)
         pairs = enumerate(zip(inner.values(), start, strict=True))
-        assigned = {position: new for position, (new, old) in pairs if new is not old}
-        for position in assigned:
-            if id(outer.variables[position]) in positions:
-                name = outer.variables[position].path
-                raise RuntimeError(f"a loss assigns {name}, which it trains: use keras.Variable(trainable=False)")
-        return loss, (aux, assigned)
+        return loss, (aux, {position: new for position, (new, old) in pairs if new is not old})
 
     return objective, [outer.get_current_value(variable) for variable in trained]
 

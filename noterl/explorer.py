@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
+from collections import deque
 from collections.abc import Mapping
 from typing import Any, ClassVar, Self
 
@@ -77,8 +78,10 @@ class Explorer(Configurable):
     def copy_with_generator(self, generator: np.random.Generator) -> Self:
         """Return a copy in this state that uses another generator and shares nothing with this object."""
         copied = copy.copy(self)
-        containers = {name: value for name, value in vars(self).items() if isinstance(value, np.ndarray | list | dict)}
-        vars(copied).update(copy.deepcopy(containers))
+        containers = np.ndarray | list | dict | set | deque
+        for name, value in vars(self).items():
+            if name != "_config" and isinstance(value, containers):
+                setattr(copied, name, copy.deepcopy(value))
         copied.set_state(self.get_state())
         copied.generator = generator
         return copied

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import threading
 from typing import Any
 
 import numpy as np
@@ -384,6 +385,13 @@ def test_copy_shares_no_array_of_a_policy_of_your_own() -> None:
             self.seen += np.bincount(actions, minlength=3)
             return actions
 
+    class Locked(Visits):
+        def __init__(self, lock: Any) -> None:
+            super().__init__()
+            self.lock = lock
+
+    lock = threading.Lock()
+    assert Locked(lock).copy_with_generator(np.random.default_rng(1)).lock is lock
     policy = Visits()
     copied = policy.copy_with_generator(np.random.default_rng(1))
     copied.choose(np.zeros((4, 3)), 0)

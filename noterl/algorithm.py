@@ -131,7 +131,7 @@ class Algorithm(Configurable):
     ) -> None:
         if seed is not None and seed != self.generators.seed:
             self.generators.reseed(seed)
-            seed_layers(seed)  # a default of the subclass, which `_initialize` does not know
+            seed_layers(self.generators.seed)  # a default of the subclass, which `_initialize` does not know
         source = env if isinstance(env, envs.EnvSource) else envs.resolve(env)
         _check_spaces(self, source)
         for text in source.find_statistics():

@@ -162,7 +162,7 @@ def test_default_seed_of_a_subclass_seeds_layers() -> None:
         def __init__(self, env: Any, *, seed: int | None = 7) -> None:
             super().__init__(env, hidden=(4,), seed=seed)
 
-    agents = [Seeded("CartPole-v1"), Seeded("CartPole-v1"), Seeded("CartPole-v1", seed=7)]
+    agents = [Seeded("CartPole-v1"), Seeded("CartPole-v1"), Seeded("CartPole-v1", seed=np.int64(7))]
     states = [agent.get_state()["variables"]["q"] for agent in agents]
     assert not differences(states[0], states[1]) and not differences(states[0], states[2])
 

@@ -196,10 +196,11 @@ def variables_in(optimizer: Any, variables: Sequence[keras.Variable]) -> list[ke
 def _make_variables_of_rules(optimizer: keras.optimizers.Optimizer) -> None:
     """Replace the numbers of rules by variables, because a compiled update would contain numbers as constants.
 
-    With `live_numbers` the rules stay numbers, because every step reads the numbers again. Keras assigns all variables
-    of an optimizer that accumulates gradients, which the bounds of the rules do not allow in a compiled call.
+    With `live_numbers` the rules stay numbers, because every step reads the numbers again. On JAX, Keras assigns all
+    variables of an optimizer that accumulates gradients, which the bounds of the rules do not allow in a compiled call.
     """
-    if "live_numbers" in backends.current().capabilities or optimizer.gradient_accumulation_steps:
+    accumulates = backends.name() == "jax" and optimizer.gradient_accumulation_steps
+    if "live_numbers" in backends.current().capabilities or accumulates:
         return
     optimizer.noterl_rules = {}
     for rule, (minimum, maximum) in _RULES.items():
@@ -263,6 +264,8 @@ def set_rules(by_name: Mapping[str, Any], rule: str, value: float, name: str | N
     optimizers = chosen(by_name, name)
     for optimizer in optimizers:
         get_rule(optimizer, rule)  # raises an error if one has no such rule, before another is changed
+        if rule == "learning_rate":
+            check_without_schedule(optimizer)
     for optimizer in optimizers:
         set_rule(optimizer, rule, value)
 
@@ -315,7 +318,9 @@ def set_rule(optimizer: Any, rule: str, value: float) -> None:
                 first, second = group["betas"]
                 group["betas"] = (value, second) if rule == "beta_1" else (first, value)
             elif rule == "learning_rate":
-                group["lr"] = value * (group["lr"] / rate if rate else 1.0)  # the groups keep their ratio
+                # The groups keep their ratio, also after a rate of 0.
+                group["noterl_ratio"] = group["lr"] / rate if rate else group.get("noterl_ratio", 1.0)
+                group["lr"] = value * group["noterl_ratio"]
             else:
                 group[rule] = value
     elif rule == "learning_rate":

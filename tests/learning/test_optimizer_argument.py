@@ -95,6 +95,11 @@ def test_rule_of_an_unknown_optimizer_raises_and_others_are_unchanged() -> None:
     with pytest.raises(ValueError, match="SGD has no rule 'beta_1'"):
         agent.set_rule("beta_1", 0.5)
     assert agent.get_rule("beta_1", "actor") == pytest.approx(0.9)
+    agent.compile(optimizer=[1e-3, noterl.schedules.Linear(1e-3, 0.0, steps=9), 1e-3])
+    agent.build()
+    with pytest.raises(ValueError, match="schedule"):
+        agent.set_rule("learning_rate", 0.5)
+    assert agent.get_rule("learning_rate", "actor") == pytest.approx(1e-3)
 
 
 @pytest.mark.backends("jax", "tensorflow", "torch")

@@ -120,5 +120,8 @@ def test_parameter_groups_keep_their_ratio_and_their_number() -> None:
     agent = grouped(1e-3, 1e-4)
     agent.set_rule("learning_rate", 5e-4)
     assert [group["lr"] for group in agent.optimizer.param_groups] == pytest.approx([5e-4, 5e-5])
+    agent.set_rule("learning_rate", 0.0)
+    agent.set_rule("learning_rate", 2e-3)
+    assert [group["lr"] for group in agent.optimizer.param_groups] == pytest.approx([2e-3, 2e-4])
     with pytest.raises(ValueError, match="2 parameter groups"):
         grouped(1e-3).set_state(agent.get_state())

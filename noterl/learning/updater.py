@@ -86,9 +86,11 @@ class Updater:
         """Set `networks`, which updates and behavioral cloning use; called when the learner is declared."""
         # A module of torch stores the training mode itself, so `training_mode` changes only the precision.
         includes_modules = self.precision != "float32"
+        found = self.algorithm.networks()
+        networks.check_parameters(vars(self.algorithm), found)
         self.networks = [
             network
-            for network in self.algorithm.networks().values()
+            for network in found.values()
             if isinstance(network, backends.keras.layers.Layer) or (includes_modules and networks.is_module(network))
         ]
 

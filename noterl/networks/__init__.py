@@ -5,6 +5,7 @@ from noterl.networks.access import Network as Network
 from noterl.networks.access import PolyakAveraging as PolyakAveraging
 from noterl.networks.access import averaging as averaging
 from noterl.networks.access import check_network as check_network
+from noterl.networks.access import check_parameters as check_parameters
 from noterl.networks.access import clone as clone
 from noterl.networks.access import copy as copy
 from noterl.networks.access import ends_in_softmax as ends_in_softmax

@@ -413,12 +413,24 @@ def find_networks(attributes: Mapping[str, Any]) -> dict[str, Any]:
             networks |= find_networks({f"{name}/{key}": member for key, member in members.items()})
         elif is_network(value) and not isinstance(value, Hyperparameter):
             networks[name] = value
-        elif type(value).__module__ == "torch.nn.parameter" and "/" not in name:
-            raise ValueError(
-                f"{name} is a parameter outside of a module, so it would be neither trained nor saved: keep it in a "
-                f"module, such as self.{name} = torch.nn.ParameterList([...])"
-            )
     return networks
+
+
+def check_parameters(attributes: Mapping[str, Any], found: Mapping[str, Any]) -> None:
+    """Check that parameters of torch in attributes belong to the found networks, which are trained and saved.
+
+    Raises:
+        ValueError: if a parameter, alone or in a list or a dict, belongs to no network.
+    """
+    held = {id(each) for network in found.values() if is_module(network) for each in network.parameters()}
+    for name, value in attributes.items():
+        members = value if isinstance(value, list | tuple) else value.values() if isinstance(value, dict) else [value]
+        for each in members:
+            if type(each).__module__ == "torch.nn.parameter" and each.requires_grad and id(each) not in held:
+                raise ValueError(
+                    f"{name}: a parameter outside of a module would be neither trained nor saved; keep it in a module, "
+                    f"such as self.{name} = torch.nn.ParameterList([...])"
+                )
 
 
 def ends_in_softmax(network: Network) -> bool:

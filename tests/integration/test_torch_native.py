@@ -507,12 +507,18 @@ def test_replaced_buffer_of_a_module_raises() -> None:
         noterl.DQN("CartPole-v1", network=Replacing(), seed=1)
 
 
-def test_parameter_outside_of_a_module_raises() -> None:
+@pytest.mark.parametrize("kind", [lambda one: one, lambda one: [one], lambda one: {"a": one}])
+@pytest.mark.parametrize("trainable", [False, True])
+def test_parameter_outside_of_a_module_raises(kind: Any, trainable: bool) -> None:
     class Scaled(NativeDQN):
         def __init__(self, env: Any, *, seed: Any = None) -> None:
             super().__init__(env, seed=seed)
             self.parameters_of_q = list(self.q.parameters())
-            self.scale = nn.Parameter(torch.ones(()))
+            self.bias = self.q[0].bias
+            self.scale = kind(nn.Parameter(torch.ones(()), requires_grad=trainable))
 
-    with pytest.raises(ValueError, match=r"^scale is a parameter outside .*ParameterList"):
+    if trainable:
+        with pytest.raises(ValueError, match=r"^scale: a parameter outside .*ParameterList"):
+            Scaled(Corridor(), seed=1).build()
+    else:
         Scaled(Corridor(), seed=1).build()

@@ -200,8 +200,8 @@ class KerasCallback(Callback):
             self.callback.on_epoch_begin(self._epoch, {})
 
     def _set_model(self) -> None:
-        """Set the callback's model, if no `fit` has set it: in `evaluate` and `pretrain`."""
-        if getattr(self.callback, "_model", None) is None:
+        """Set the callback's model, if no `fit` of this agent has set it: in `evaluate` and `pretrain`."""
+        if getattr(getattr(self.callback, "_model", None), "agent", None) is not self.agent:
             self.callback.set_model(Facade(self.agent, type(self.callback).__name__))
 
     def _batch_hook(self, name: str) -> Callable[[int, Logs], None]:

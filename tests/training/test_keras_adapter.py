@@ -388,6 +388,9 @@ class TestPretraining:
         callback = Stopping()
         agent.pretrain(data, 10, callbacks=[callback], verbose=0)
         assert callback.model is not None
+        other = noterl.PPO("CartPole-v1", hidden=(4,), seed=2)
+        other.pretrain(data, 10, callbacks=[callback], verbose=0)
+        assert callback.model.agent is other
 
 
 @pytest.mark.backends("jax", "torch")

@@ -69,7 +69,7 @@ class Animate(Callback):
     def on_train_begin(self, logs: Logs) -> None:
         """Check that the file can be written."""
         self._failed = False
-        self._first_step = self.agent.steps
+        self._first_step = self.agent.log_step
         saving.check_writable(self.path)
 
     def on_exception(self, error: BaseException) -> None:
@@ -79,7 +79,7 @@ class Animate(Callback):
     def on_train_end(self, logs: Logs) -> None:
         """Play an episode and write the animation, unless training failed or the animation of this agent exists."""
         # A fit without steps repeats a complete run, whose animation need not be written again.
-        if not self._failed and not (self.agent.steps == self._first_step and self.path.exists()):
+        if not self._failed and not (self.agent.log_step == self._first_step and self.path.exists()):
             self.reward = self.agent.animate(
                 self.path, self.env, self.max_steps, self.fps, seed=self.seed, overlay=self.overlay
             )

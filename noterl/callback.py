@@ -387,7 +387,7 @@ class Callback:
         return {}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Restore what `get_state` returned."""
+        """Restore what `get_state` returned, also if that is empty."""
 
     def before_fit(self, agent: Any, budget: Budget) -> None:
         """Called before the environments are opened; may restore the agent and change the budget of this `fit`."""

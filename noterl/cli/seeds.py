@@ -73,6 +73,7 @@ def train_seeds(arguments: Sequence[str], text: str) -> None:
         # Late imports, because they need Keras: a wrong command line is answered without.
         from noterl import plotting
 
+        (folder / FIGURE_FILE).unlink(missing_ok=True)
         with suppress(ValueError):  # one run may have ended before the first episode of another
             plotting.compare(logs, path=folder / FIGURE_FILE)
     if not run_options.quiet:

@@ -549,7 +549,7 @@ def write_best(
             table[name] = _option(value)
         except TypeError as error:
             comment += f"# {name} is missing here: {error}\n"
-    modules = {type(chosen).__module__ for chosen in result.best.values() if isinstance(chosen, Configurable)}
+    modules = {_module(type(chosen)) for chosen in result.best.values() if isinstance(chosen, Configurable)}
     imported = sorted(module for module in modules if not module.startswith("noterl."))
     if imported:
         table["import"] = imported
@@ -564,10 +564,13 @@ def _name(agent: type) -> str:
     """Return the name of an agent on the command line; `module:Class` for one of the user."""
     if agent.__module__.startswith("noterl."):
         return agent.__name__.lower()
+    return f"{_module(agent)}:{agent.__name__}"
+
+
+def _module(kind: type) -> str:
+    """Return the module of a class; "__main__" of a script has the name of the file on a command line."""
     script = getattr(sys.modules["__main__"], "__file__", None)
-    # The module of a script is "__main__" here, but has the name of the file on a command line.
-    module = Path(script).stem if agent.__module__ == "__main__" and script else agent.__module__
-    return f"{module}:{agent.__name__}"
+    return Path(script).stem if kind.__module__ == "__main__" and script else kind.__module__
 
 
 def plot(optuna: Any, result: Result) -> None:

@@ -140,8 +140,9 @@ def _is_possible_pool(*, rows: Any, ledgers: Any, actions: Any, count: int, **_:
     are_possible = all(_is_possible(**ledger) for ledger in ledgers)
     # Worker k has the lanes from k * count // workers on, as in `noterl.collect.workers.pool`.
     expected_lanes = [(index + 1) * count // workers - index * count // workers for index in range(workers)]
-    # While a round is in progress, each worker has a row for it.
-    have_round = actions is None or all(min(numbers) >= 1 for numbers in rounds)
+    # While a round is in progress, each worker has a row for it, unless the worker was lost.
+    pairs = zip(rounds, ledgers, strict=True)
+    have_round = actions is None or all(min(numbers) >= 1 or not any(ledger["running"]) for numbers, ledger in pairs)
     return 0 < workers <= count and are_possible and are_whole and lanes == expected_lanes and have_round
 
 

@@ -15,6 +15,7 @@ import contextlib
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -119,8 +120,9 @@ class PoolLanes(Pool):
         """
         if not self.fields.watched:
             return
-        with contextlib.suppress(Exception), contextlib.closing(self.source.make_evaluation()) as environment:
-            self.fields.reset(0, environment.reset(seed=0)[1])
+        make = self.source.make_evaluation
+        with contextlib.suppress(Exception), contextlib.closing(self.guard.call(make)) as environment:
+            self.fields.reset(0, self.guard.call(partial(environment.reset, seed=0))[1])
 
     def start(self, actor: Actor, rollout_steps: int | None = None) -> None:
         """Start the processes, and wait until the environments are made.
@@ -137,6 +139,8 @@ class PoolLanes(Pool):
         self.acting_clock = rounds.clock
         self.copies_policy = not isinstance(rounds, LearnerRounds)
         if not self.copies_policy:
+            if actor.worker_explorers:
+                raise ValueError(f"workers: {why_learner_acts(actor)}, so policy and noise must be one each, not lists")
             overlap_note = ", and overlap has no effect" if self.settings.overlap else ""
             warnings.warn(
                 f"workers: {why_learner_acts(actor)}, so the learner chooses all actions, and the workers only step "
@@ -185,6 +189,8 @@ class PoolLanes(Pool):
                 if not runs and not inbox.rows and lane not in self.ledger.over:
                     self.ledger.running[lane] = False  # it could not be restored
         rounds.lost.clear()  # a worker that was replaced meanwhile has restored its lanes too
+        if self.actions is not None:  # a worker that was lost has no row of the round in progress
+            rounds.lost |= {index for index, inbox in enumerate(self.inboxes) if not inbox.rows}
 
     def _array_specs(self, rounds: Rounds) -> list[ArraySpec]:
         """Return the arrays in shared memory."""
@@ -219,7 +225,11 @@ class PoolLanes(Pool):
     def end(self, *, hurry: bool) -> None:
         """End the processes, and keep the state, which `get_state` then returns."""
         try:
-            self._state.saved = self.get_state(hurry=hurry)
+            try:
+                self._state.saved = self.get_state(hurry=hurry)
+            except KeyboardInterrupt:  # while an environment hangs
+                self._state.saved = self.get_state(hurry=True)
+                raise
         except BaseException:
             self.close(kill=True)
             raise
@@ -375,7 +385,11 @@ class PoolLanes(Pool):
             raise WorkerError(
                 index, f"worker {index} cannot be replaced after more than {MAX_CALLS:,} calls of env_call in one fit"
             )
-        # The generators of the failed worker advance, so that the successor does not repeat random numbers.
+        self._skip_used_numbers(index)
+        return replace(self._job(index, restores=False), calls=tuple(self._calls))
+
+    def _skip_used_numbers(self, index: int) -> None:
+        """Advance the generators of a worker that has failed, so that its lanes do not repeat random numbers."""
         lanes = self.own[index]
         pending = self.rounds.pending_resets(index)
         for lane, ahead in zip(range(lanes.start, lanes.stop), pending.tolist(), strict=True):
@@ -386,7 +400,6 @@ class PoolLanes(Pool):
         for name in self.rounds.explorers:
             bits: Any = self.generators(exploration_name(index, name)).bit_generator
             bits.advance(2**64)  # more numbers than the failed worker can have drawn
-        return replace(self._job(index, restores=False), calls=tuple(self._calls))
 
     # State
 
@@ -405,6 +418,8 @@ class PoolLanes(Pool):
         states = self.supervisor.states(self.inboxes, hurry=hurry)
         self.end_round()  # it may have found that a worker has failed
         self.rounds.phases.pause()
+        for index in [index for index, worker_state in enumerate(states) if worker_state is None]:
+            self._skip_used_numbers(index)
         return join(self, self.rounds, states)
 
     def set_state(self, state: dict[str, Any]) -> None:

@@ -317,7 +317,7 @@ class WorkerRounds(Rounds):
             self._expected[:] = False
             lanes.resets += begun
         chosen = self._gather_round(updates)
-        self.publisher.count_steps(lanes.num_envs)
+        self.publisher.count_steps(lanes.step, lanes.num_envs)
         lanes.actions = [row[2] for row in rows]
         lanes.cursor = 0
         return chosen

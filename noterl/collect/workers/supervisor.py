@@ -173,6 +173,8 @@ class Supervisor:
             for inbox in inboxes:  # a worker whose ring is full cannot end its phase
                 inbox.keep()
             self.handle_messages()
+            if not hurry:
+                self.check()
         self._wants_states = False
         for inbox in inboxes:
             inbox.keep()

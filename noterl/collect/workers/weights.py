@@ -70,12 +70,13 @@ class Publisher:
             changes.append({name: value for name, value in values.items() if not _is_same(value, seen[name])})
         return changes if len(changes) == workers else changes * workers
 
-    def count_steps(self, steps: int) -> None:
-        """Count the steps of a round in the learner's policies or noises, which do not act.
+    def count_steps(self, step: int, steps: int) -> None:
+        """Count the steps of a round, after `step` steps, in the learner's policies or noises, which do not act.
 
         Workers count these steps themselves, so `changes` does not return the counters.
         """
         for explorer, seen in zip(self._explorers, self.seen, strict=True):
+            explorer.update_schedules(step)
             explorer.skip(steps)
             for name in explorer.counters:
                 seen[name] += steps

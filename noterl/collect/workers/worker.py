@@ -415,6 +415,8 @@ def main(memory: int, pipe: int) -> None:
         pipe: the descriptor of the pipe to the learner.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C in a terminal reaches all processes; the learner handles it
+    # As a manager of jobs sends SIGTERM. A function, because programs that environments start would inherit SIG_IGN.
+    signal.signal(signal.SIGTERM, lambda *_: None)
     platforms.end_after_parent()
 
     def watch() -> None:

@@ -66,6 +66,7 @@ def _set_safe_path(value: str | None) -> None:
 def _run(safe_path: str | None, target: Callable[..., None], pipe: Connection, *arguments: Any) -> None:
     """Call the target in the new process, with the variable as in the process that started this one."""
     _set_safe_path(safe_path)
+    os.environ.pop("TF_CONFIG", None)  # this process is no member of TensorFlow's cluster
     multiprocessing.current_process().daemon = False  # `multiprocessing` lets daemons start no processes
     threading.Thread(target=_end_with_parent, name="noterl-parent", daemon=True).start()
     target(pipe, *arguments)

@@ -41,6 +41,10 @@ def wait(pipe: Connection, path: str) -> None:
         time.sleep(60)
 
 
+def report_cluster(pipe: Any) -> None:
+    pipe.send(os.environ.get("TF_CONFIG"))
+
+
 def report(pipe: Connection) -> None:
     """Send where the module json is, and the variable that keeps the working folder out of the search path."""
     import json
@@ -72,6 +76,13 @@ def test_modules_of_the_working_folder_are_not_imported(tmp_path: Path, monkeypa
     end(process, pipe)
     assert Path(path).parent.name == "json"
     assert variable is None and "PYTHONSAFEPATH" not in os.environ
+
+
+def test_processes_are_no_members_of_a_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TF_CONFIG", "{}")
+    process, pipe = spawn(report_cluster, name="test")
+    assert pipe.recv() is None and os.environ["TF_CONFIG"] == "{}"
+    end(process, pipe)
 
 
 class Pickled:

@@ -46,7 +46,8 @@ class Evaluator:
         agent.save(self.file, replay=False)
         self.pending = description
         # The file is the message; the pipe only says that it is complete.
-        self._pipe.send(None)
+        with contextlib.suppress(BrokenPipeError):  # `result` says why the process has ended
+            self._pipe.send(None)
 
     def is_ready(self) -> bool:
         """Return whether an evaluation has ended; if so, `result` does not wait."""

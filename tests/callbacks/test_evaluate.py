@@ -470,3 +470,15 @@ class TestSchedulers:
         scheduler = HyperparameterScheduler("gamma", lambda count: 0.9, optimizer="critic")
         with pytest.raises(ValueError, match="optimizer must be None for the agent's gamma, got 'critic'"):
             noterl.SAC("Pendulum-v1", hidden=(8,)).fit(episodes=1, callbacks=[scheduler], verbose=0)
+
+    def test_process_that_has_died_is_named(self) -> None:
+        evaluate = Evaluate("CartPole-v1", every=3, episodes=1, background=True)
+        agent = noterl.DQN("CartPole-v1", hidden=(4,), seed=1)
+
+        def kill(episode: int, logs: Any) -> None:
+            if episode == 0:
+                os.kill(evaluate._evaluator._process.pid, signal.SIGKILL)
+                evaluate._evaluator._process.join()
+
+        with pytest.raises(RuntimeError, match="the evaluation process ended with exit code -9"):
+            agent.fit(episodes=9, callbacks=[LambdaCallback(on_episode_end=kill), evaluate], verbose=0)

@@ -111,13 +111,12 @@ class DeviceRunner(ABC):
     def _call(self, carry: Carry, begin: int, end: int, first_step: int) -> tuple[Carry, CallEvents]:
         """Make a call with the program; arguments and result as in `call`."""
 
-    def _skip(self, first_step: int, iterations: int) -> None:
-        """Advance the exploration on the host by these iterations."""
+    def _skip(self, first_step: int, position: int) -> None:
+        """Advance the exploration on the host by the iterations before a position, and its schedules by the rounds."""
         explorer = self.actor.explorer
-        steps = iterations * self.program.size
-        if steps:
-            explorer.update_schedules(first_step + steps - self.program.num_envs)
-            explorer.skip(steps)
+        num_envs = self.program.num_envs
+        explorer.update_schedules(first_step + max(position - 1, 0) // num_envs * num_envs)
+        explorer.skip(position // self.program.size * self.program.size)
 
     def scheduled(self, first_step: int) -> np.ndarray:
         """Return the values of scheduled variables after each iteration, float32 `[C, variables]`."""
@@ -205,7 +204,7 @@ class RolloutRunner(DeviceRunner):
         """Return the events of a call, which may have run together with the calls of other members of a population."""
         due = np.full(self.program.iterations, self.program.num_updates)
         events = self.events(carry, report, (first_step, end), due)
-        self._skip(first_step, events.last // self.program.size)
+        self._skip(first_step, events.last)
         return events
 
 

@@ -104,7 +104,7 @@ class ReplayRunner(DeviceRunner):
         carry, ring, report = program(carry, memory.ring, memory.table, place, plan)
         events = self.events(carry, report, (first_step, end), plan.updates)
         memory.advance(ring, events.last - begin)
-        self._skip(first_step, events.last // program.size)
+        self._skip(first_step, events.last)
         return carry, events
 
     def _plan(self, begin: int, end: int, first_step: int) -> Plan:

@@ -47,6 +47,7 @@ class DeviceStepping(Stepping):
     def begin(self) -> None:
         """Start the environments on the device, or continue the episodes in flight."""
         started = perf_counter()
+        self.learner.discard_rollout()  # of the host, which the calls' updates would make off-policy
         self.device_runner = self.find_runner()
         self.lanes.open(self.device_runner, self.learner)
         self.loop.clock["device"] += perf_counter() - started

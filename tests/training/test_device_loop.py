@@ -372,6 +372,16 @@ class TestResume:
         fit(agent, 8)
         assert agent.updates == 6
 
+    @pytest.mark.filterwarnings("ignore:could not restore")  # the episodes of the host
+    def test_rollout_of_the_host_is_discarded(self) -> None:
+        agent = ppo()
+        host = noterl.Callback()
+        host.needs_host = True
+        fit(agent, 3 * LANES, callbacks=[host])
+        assert len(learner_of(agent).rollout) == 3 * LANES
+        fit(agent, SIZE)
+        assert agent.updates > 0 and len(learner_of(agent).rollout) == 0
+
     def test_another_number_of_environments_starts_new_episodes(self) -> None:
         agent = ppo()
         fit(agent, 30)
@@ -693,3 +703,18 @@ class TestMemory:
         with pytest.warns(UserWarning, match="fit ended"):
             fit(agent, 12)
         assert isinstance(agent._parts.session.lanes, VectorLanes)
+
+
+def test_schedule_of_a_policy_has_the_value_of_the_last_round() -> None:
+    from noterl.policies import EpsGreedyQPolicy
+
+    def pqn() -> noterl.PQN:
+        agent = noterl.PQN(line(), hidden=(4,), rollout_steps=4, epochs=1, seed=1)
+        agent.compile(batch_size=8, policy=EpsGreedyQPolicy(Linear(1.0, 0.0, 1000)))
+        return agent
+
+    whole, split = pqn(), pqn()
+    whole.fit(steps=12, num_envs=2, verbose=0)
+    for steps in (8, 4):
+        split.fit(steps=steps, num_envs=2, verbose=0)
+    assert whole.policy.eps == split.policy.eps == pytest.approx(0.99)

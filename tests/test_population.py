@@ -249,3 +249,19 @@ def test_agents_that_cannot_train_on_the_device_are_refused() -> None:
             noterl.Population(agent)
     with pytest.raises(ValueError, match="clip"):
         noterl.Population(make(clip=Linear(0.2, 0.1, 100)), seeds=2, hyperparameters={"clip": [0.1, 0.2]})
+
+
+def test_actions_of_several_parts_are_evaluated() -> None:
+    import jax.numpy as jnp
+
+    def step(key: Any, count: Any, action: Any) -> Any:
+        return jnp.zeros(2), count + 1, jnp.float32(action[0]), False, count >= 3
+
+    env = noterl.envs.functional(
+        lambda key: (jnp.zeros(2), jnp.int32(0)), step, spaces.Box(-1, 1, (2,)), spaces.MultiDiscrete([2, 3])
+    )
+    agent = noterl.PPO(env, hidden=(4,), rollout_steps=4, epochs=1, seed=1)
+    agent.compile(batch_size=4)
+    population = noterl.Population(agent, seeds=2)
+    population.fit(steps=8, verbose=0)
+    assert len(population.evaluate(episodes=2)["reward_mean"]) == 2

@@ -190,6 +190,8 @@ class Categorical(Stochastic):
         if isinstance(self.action_space, spaces.Discrete):
             return choices[0]
         space: Any = self.action_space
+        if not isinstance(choices[0], np.ndarray):  # in a compiled call
+            return ops.reshape(ops.stack(choices, axis=-1), (-1, *space.shape))
         return np.stack(choices, axis=-1).reshape(-1, *space.shape).astype(space.dtype, copy=False)
 
 

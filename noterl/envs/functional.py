@@ -83,15 +83,16 @@ class Functions:
         for name, value in zip(("reward", "terminated", "truncated"), results[2:], strict=True):
             if value.shape != ():
                 raise ValueError(f"step of {self.name} must return a scalar {name}, got the shape {value.shape}")
+            if name != "reward" and jax.numpy.issubdtype(value.dtype, jax.numpy.floating):
+                raise ValueError(f"step of {self.name} must return a bool as {name}, got {value.dtype}")
         # A compiled loop needs a state of the same structure in each step.
         ours = jax.tree.structure(state)
         theirs = jax.tree.structure(results[1])
         if ours != theirs:
             raise ValueError(f"step of {self.name} must return a state like that of reset, {ours}, got {theirs}")
-        floating = jax.numpy.floating
         for old, new in zip(jax.tree.leaves(state), jax.tree.leaves(results[1]), strict=True):
-            # The device keeps the dtypes of `reset`: a fraction would be lost.
-            is_cut = jax.numpy.issubdtype(new.dtype, floating) and not jax.numpy.issubdtype(old.dtype, floating)
+            # The device keeps the dtypes of `reset`: fractions and large numbers would be lost.
+            is_cut = old.dtype != new.dtype and jax.numpy.promote_types(old.dtype, new.dtype) != old.dtype
             if old.shape != new.shape or is_cut:
                 raise ValueError(
                     f"step of {self.name} must return a state with the shapes and dtypes of that of reset, got {new} "

@@ -173,7 +173,10 @@ class TestErrors:
         with pytest.raises(ValueError, match="scalar reward"):
             functional(lambda key: (zero, zero), lambda *parts: (zero, zero, zero, False, False), box, choices)
 
-    @pytest.mark.parametrize("start", [np.int32(0), np.zeros(2, np.float32)])
+        with pytest.raises(ValueError, match="a bool as truncated, got float32"):
+            functional(lambda key: (zero, zero), lambda *parts: (zero, zero, 0.0, False, np.float32(0)), box, choices)
+
+    @pytest.mark.parametrize("start", [np.int32(0), np.zeros(2, np.float32), False, np.uint8(0)])
     def test_states_that_would_lose_values_on_the_device_are_refused(self, start: Any) -> None:
         box, choices, zero = spaces.Box(-1, 1, (1,)), spaces.Discrete(2), np.zeros(1, np.float32)
         with pytest.raises(ValueError, match="shapes and dtypes"):

@@ -149,7 +149,8 @@ def layer_arguments(layer: Any) -> dict[str, Any] | None:
     """Return the arguments of a Keras layer; None if it is not in the table of layers, or has other arguments."""
     name = type(layer).__name__
     is_known = name in LAYER_TABLE and type(layer) is getattr(keras.layers, name)
-    if not is_known or layer.dtype_policy.name != "float32":
+    has_others = getattr(layer, "renorm", False) or getattr(layer, "noise_shape", None)
+    if not is_known or has_others or layer.dtype_policy.name != "float32":
         return None
     arguments = {argument: _plain(getattr(layer, argument)) for argument in LAYER_TABLE[name].arguments}
     if LAYER_TABLE[name].has_activation:

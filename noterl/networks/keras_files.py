@@ -29,7 +29,7 @@ _INITIALIZERS = (
 )
 
 # Arguments of layers that do not change what an agent computes.
-_IGNORED = ("name", "dtype", "batch_shape", "seed")
+_IGNORED = ("name", "dtype", "batch_shape", "seed", "renorm_momentum")
 
 _CONFIG = "config.json"
 _WEIGHTS = "model.weights.h5"
@@ -167,7 +167,7 @@ class _Reader:
         nodes = layer["inbound_nodes"]
         if len(nodes) != 1:
             self._fail(name, f"the layer {name!r} is called {len(nodes)} times; a file may call it once")
-        options = {key: value for key, value in nodes[0]["kwargs"].items() if value is not None}
+        options = {key: value for key, value in nodes[0]["kwargs"].items() if value not in (None, False)}
         arguments = nodes[0]["args"]
         if options or len(arguments) != 1:
             self._fail(name, f"the layer {name!r} is called with further arguments")

@@ -596,3 +596,18 @@ def _rewrite(path: str, member: str, change: Any, compression: int = zipfile.ZIP
         for name in source.namelist():
             content = source.read(name)
             target.writestr(name, change(content) if name == member else content)
+
+
+@pytest.mark.backends("torch")
+@pytest.mark.parametrize("layer", [keras.layers.BatchNormalization, lambda: keras.layers.Dropout(0.1)])
+@pytest.mark.parametrize("functional", [False, True])
+def test_models_with_a_training_mode_are_read(layer: Any, functional: bool, tmp_path: Path) -> None:
+    inputs = keras.Input((4,))
+    stack = [keras.layers.Dense(8), layer(), keras.layers.Dense(2)]
+    model = keras.Model(inputs, stack[2](stack[1](stack[0](inputs)))) if functional else None
+    model = model or keras.Sequential([inputs, *stack])
+    model.save(tmp_path / "model.keras")
+    probe = np.random.default_rng(0).normal(size=(3, 4)).astype("float32")
+    expected = keras.ops.convert_to_numpy(model(probe))
+    found = keras.ops.convert_to_numpy(networks.read_network(tmp_path / "model.keras")(probe))
+    np.testing.assert_allclose(found, expected, rtol=1e-6)

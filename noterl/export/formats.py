@@ -52,6 +52,7 @@ class _Format(NamedTuple):
 def export_agent(algorithm: Algorithm, actor: Actor, path: str | Path, format: str) -> Path:
     """Write the acting function of an agent, return the path; `Agent.export` documents the arguments and errors."""
     target = export_path(path, format)
+    algorithm._reads.check()
     actor.mark_stale()
     name = type(algorithm).__name__
     if type(actor) is not Actor or algorithm.multi_agent:

@@ -124,6 +124,7 @@ def make_policy(name: str, networks: Iterable[Any], actor: Any, encoder: Observa
     probes |= {f"{STATE}{name}": value for name, value in state.items()}
     next_state = {f"{NEXT_STATE}{name}": np.asarray(value) for name, value in after.items()}
     reasons = []
+    fitting: dict[float, Graph] = {}  # by the difference from the agent's outputs; a target is near, too
     for network in networks:
         graph = Graph()
         start = _add_inputs(graph, encoder)
@@ -139,10 +140,13 @@ def make_policy(name: str, networks: Iterable[Any], actor: Any, encoder: Observa
             continue
         # This comparison only finds the network; `Policy.check` compares what was written, with float32's accuracy.
         if results[OUTPUTS].shape == outputs.shape and np.allclose(results[OUTPUTS], outputs, rtol=1e-2, atol=1e-2):
-            graph.outputs[ACTION] = _add_head(graph, head, graph.outputs[OUTPUTS])
-            actions = head.executed(head.deterministic(outputs))
-            exact = actor.forward.in_numpy or on_cpu()
-            return Policy(name, graph, encoder, head, probes, outputs, actor.start, next_state, actions, exact)
+            fitting.setdefault(float(np.abs(results[OUTPUTS] - outputs).max()), graph)
+    if fitting:
+        graph = fitting[min(fitting)]
+        graph.outputs[ACTION] = _add_head(graph, head, graph.outputs[OUTPUTS])
+        actions = head.executed(head.deterministic(outputs))
+        exact = actor.forward.in_numpy or on_cpu()
+        return Policy(name, graph, encoder, head, probes, outputs, actor.start, next_state, actions, exact)
     if actor.start and not reasons:
         reasons = ["its state_spec is not that of a network with a cell of noterl.networks.recurrent"]
     reason = f": {'; '.join(dict.fromkeys(reasons))}" if reasons else ""
@@ -176,7 +180,7 @@ def inputs_of(encoder: ObservationEncoder) -> list[Input]:
     """
     inputs: list[Input] = []
     for part in encoder.parts:
-        name = re.sub(r"[^0-9A-Za-z_.]", "_", ".".join(part.path)) or "observation"
+        name = re.sub(r"[^0-9A-Za-z_.]", "_", ".".join(map(str, part.path))) or "observation"
         name = name if name[0].isalpha() and not keyword.iskeyword(name) else f"input_{name}"
         taken = {identifier(other) for other, _, _ in inputs}
         names = itertools.chain([name], (f"{name}_{number}" for number in itertools.count(2)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import runpy
 from pathlib import Path
 from typing import Any
 
@@ -271,3 +272,46 @@ def test_command_line_exports_the_best_policy(tmp_path: Path, monkeypatch: pytes
         main(["train", "dqn", *options, "--export", "policy", "--export.format", "numpy", "--export.window", "2"]) == 0
     )
     assert {"policy.py", "policy.npz"} <= {path.name for path in tmp_path.iterdir()}
+
+
+class TwoNetworks(noterl.Agent):
+    """Declares the target first; `forward` reads an array."""
+
+    memory, head = "replay", noterl.heads.Q()
+
+    def __init__(self, env: Any, *, seed: Any = None) -> None:
+        super().__init__(env, seed=seed)
+        q = noterl.networks.mlp(self.observation_size, [8], self.action_size)
+        self.target_q = noterl.networks.clone(q)
+        self.q = q
+        self.sign = np.ones(2, np.float32)
+
+    def forward(self, observation: Any) -> Any:
+        return self.q(observation)
+
+    def loss(self, batch: Any) -> Any:
+        return keras.ops.mean(keras.ops.square(self.q(batch.observation)))
+
+
+@pytest.mark.backends("torch")
+def test_network_that_acts_is_found_beside_a_near_one(tmp_path: Path) -> None:
+    agent = TwoNetworks("CartPole-v1", seed=1)
+    weights = [weight + 1e-3 for weight in noterl.networks.get_weights(agent.target_q)]
+    noterl.networks.set_weights(agent.target_q, weights)
+    observations = np.random.default_rng(0).normal(size=(6, 4))
+    act = runpy.run_path(str(agent.export(tmp_path / "policy", "numpy")))["act"]
+    assert (act(observations) == agent.act(observations)).all()
+
+
+@pytest.mark.backends("jax")
+def test_arrays_that_have_changed_are_exported(tmp_path: Path) -> None:
+    class Signed(TwoNetworks):
+        def forward(self, observation: Any) -> Any:
+            return self.q(observation) * self.sign
+
+    agent = Signed("CartPole-v1", seed=1)
+    observations = np.random.default_rng(0).normal(size=(6, 4))
+    agent.act(observations)
+    agent.sign[:] = -1
+    with pytest.raises(ValueError, match="not a network that can be exported"):
+        agent.export(tmp_path / "policy", "numpy")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -112,7 +113,7 @@ class Player(NamedTuple):
     def play_step(self, episode: Episode, environment: Any, action: Any) -> bool:
         """Step the environment, record the step in `episode` and return whether the episode is over."""
         check_signals()
-        result = environment.step(action)
+        result = environment.step(copy.copy(action))  # the environment may change it in place
         episode.length += 1
         warn_if_long(episode.length)
         episode.observation, reward, *ends, info = self.checker.step(result, episode.lane, episode.length)

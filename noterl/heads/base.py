@@ -231,7 +231,7 @@ def random_actions(space: spaces.Space[Any], count: int, generator: np.random.Ge
     if isinstance(space, spaces.Discrete):
         return generator.integers(space.n, size=count)
     if isinstance(space, spaces.MultiDiscrete):
-        return generator.integers(space.nvec, size=(count, *space.nvec.shape))
+        return generator.integers(space.nvec, size=(count, *space.nvec.shape)).astype(space.dtype, copy=False)
     if isinstance(space, spaces.MultiBinary):
         return generator.integers(2, size=(count, *space.shape), dtype=space.dtype)
     box: Any = space

@@ -90,5 +90,5 @@ class Spaces:
         shapes = OrderedDict[str, Space[Any]]()
         for path, space, place in encoder.parts:
             shape = space.shape if isinstance(space, Box) else (place.stop - place.start,)
-            shapes["/".join(path)] = Box(-CLIP, CLIP, shape)
+            shapes["/".join(map(str, path))] = Box(-CLIP, CLIP, shape)
         return Dict(shapes)

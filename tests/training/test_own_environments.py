@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import gymnasium
+import numpy as np
 import pytest
 
 import noterl
@@ -79,3 +80,37 @@ def test_episode_of_an_agent_restarts_if_another_agent_has_evaluated_in_its_obje
     other.evaluate(episodes=1)
     with pytest.warns(RuntimeWarning, match="another agent has stepped them"):
         assert trained.fit(steps=10, verbose=0).history["length"] == [10]
+
+
+class InPlace(gymnasium.Env[Any, Any]):
+    """Changes the action that it receives."""
+
+    observation_space, action_space = gymnasium.spaces.Box(-1, 1, (2,)), gymnasium.spaces.Box(-1, 1, (1,))
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+        self.steps = 0
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action: Any) -> Any:
+        action *= 100
+        self.steps += 1
+        return np.zeros(2, np.float32), 0.0, False, self.steps >= 3, {}
+
+
+def test_actions_that_an_environment_changes_are_recorded_as_chosen() -> None:
+    agent = noterl.TD3(InPlace, hidden=(4,), seed=1)
+    assert agent.play()["trajectory"][0].actions.ravel() == pytest.approx([agent.act(np.zeros(2)).item()] * 3)
+    wrapped = noterl.envs.PreviousStep(InPlace())
+    wrapped.reset(seed=0)
+    assert wrapped.step(np.array([0.5], np.float32))[0]["action"] == pytest.approx([0.5])
+
+
+def test_random_actions_have_the_dtype_of_the_space() -> None:
+    space = gymnasium.spaces.MultiDiscrete([2, 3], dtype=np.int32)
+    assert noterl.heads.base.random_actions(space, 4, np.random.default_rng(0)).dtype == np.int32
+
+
+def test_keys_of_a_dict_may_be_numbers(tmp_path: Any) -> None:
+    space = gymnasium.spaces.Dict({0: gymnasium.spaces.Discrete(2), 1: gymnasium.spaces.Box(-1, 1, (2,))})  # type: ignore[dict-item]
+    agent = noterl.DQN((space, gymnasium.spaces.Discrete(2)), hidden=(4,), normalize_observation=True, seed=1)
+    agent.export(tmp_path / "policy", "numpy")

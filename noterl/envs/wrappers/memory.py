@@ -108,6 +108,6 @@ class PreviousStep(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs)
 
     def step(self, action: Any) -> Any:
         """Step, and observe the action and the reward."""
+        flat = np.array(spaces.flatten(self.env.action_space, action), np.float32)  # the environment may change it
         observation, reward, *others = self.env.step(action)
-        flat = np.asarray(spaces.flatten(self.env.action_space, action), np.float32)
         return {"observation": observation, "action": flat, "reward": np.array([reward], np.float32)}, reward, *others

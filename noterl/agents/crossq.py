@@ -77,8 +77,7 @@ class CrossQ(SAC):
         pairs = [ops.split(self.critic_values(critic(inputs)), 2) for critic in self.critics]  # [B] and [B] each
         next_q = self.target_value([q for _, q in pairs], batch)
         target = losses.td_target(batch.reward, batch.discount, next_q - self.entropy_weight() * log_probability)
-        errors = [q - target for q, _ in pairs]
-        return self.squared_loss(errors, batch)
+        return self.squared_loss([q - target for q, _ in pairs], batch)
 
     def actor_loss(self, batch: Batch) -> tuple[Any, Any]:
         """Return the actor's loss and the log-probabilities; critics compute with running statistics, unchanged."""

@@ -140,8 +140,7 @@ class IQL(CriticEnsemble):
     def critic_loss(self, batch: Batch) -> tuple[Any, dict[str, Any]]:
         """Return the sum of the critics' mean squared errors (equation 6), and the mean absolute errors `[B]`."""
         target = losses.td_target(batch.reward, batch.discount, self.value(batch.next_observation))
-        errors = [q - target for q in self.taken_values(self.critics, batch)]
-        return self.squared_loss(errors, batch)
+        return self.squared_loss([q - target for q in self.taken_values(self.critics, batch)], batch)
 
     def actor_loss(self, batch: Batch) -> Any:
         """Return the mean negative log-probability of the data's actions, weighted by their advantage (equation 7)."""

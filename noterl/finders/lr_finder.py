@@ -220,9 +220,8 @@ class LRFinder(Finder):
         if self.metric != metric or not self.results:
             raise ValueError(f"there is no {metric} to plot: run find(metric={metric!r}) first")
         rates = [row["learning_rate"] for row in self.results]
-        values = [row[metric] for row in self.results]
-        means = [row[f"mean_{metric}"] for row in self.results]
-        return {metric: (rates, values), self._mean: (rates, means)}
+        columns = {metric: metric, self._mean: f"mean_{metric}"}
+        return {label: (rates, [row[column] for row in self.results]) for label, column in columns.items()}
 
     def x_label(self, metric: str) -> str:
         """Return the label of the horizontal axis in a plot of the metric."""

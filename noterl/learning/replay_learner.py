@@ -164,8 +164,7 @@ class ReplayLearner(Learner):
     def due(self, before: int, after: int, ended: int, ready: float | None = None) -> Due:
         """Return what is due by the schedule, if the memory holds enough transitions."""
         if ready is not None or self._least_refilled:
-            counted = self.ready if ready is None else ready
-            return self.schedule.due(before, after, ended, lambda: int(counted))
+            return self.schedule.due(before, after, ended, lambda: int(self.ready if ready is None else ready))
         at_most = None if self.schedule.updates == "pass" else self.schedule.batch_size  # counting may stop there
         return self.schedule.due(before, after, ended, partial(self.memory.num_sampleable, at_most))
 

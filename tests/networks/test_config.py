@@ -30,7 +30,7 @@ BOX, DISCRETE = spaces.Box(-1.0, 1.0, (4,)), spaces.Discrete(2)
 def test_layers_with_further_arguments_are_not_stored(layer: Any, tmp_path: Path) -> None:
     agent = noterl.DQN((BOX, DISCRETE), network=keras.Sequential([keras.Input((4,)), layer(), layers.Dense(2)]), seed=1)
     agent.save(tmp_path / "agent.noterl")
-    with pytest.raises(ValueError, match="network=.*which a file cannot hold"):
+    with pytest.raises(ValueError, match=r"network=.*which a file cannot hold"):
         noterl.load(tmp_path / "agent.noterl")
 
 

@@ -249,8 +249,7 @@ class ScheduledUpdates(Updates):
         logs = joined([map_arrays(partial(_part, 0, used), logs) for used, (logs, _) in results])
         feedback = joined([map_arrays(partial(_part, 0, used), feedback) for used, (_, feedback) in results])
         finite = logs.pop("")
-        applied = len(finite) if finite.all() else int(np.argmin(finite))
-        return GroupResult(logs, feedback, applied)
+        return GroupResult(logs, feedback, len(finite) if finite.all() else int(np.argmin(finite)))
 
 
 def _gathered(rows: GatheredRows) -> Batch:

@@ -117,8 +117,7 @@ class Inbox:
         """Return in which lanes an episode ends in the rows, bool `[count]`; all rows are copied out of the ring."""
         self.keep()
         rows = self.get_state()
-        ends = (rows["terminated"] | rows["truncated"]).reshape(-1, self.count)
-        return np.asarray(ends.any(axis=0))
+        return np.asarray((rows["terminated"] | rows["truncated"]).reshape(-1, self.count).any(axis=0))
 
     def get_state(self) -> dict[str, Array]:
         """Return all rows that were not released; the ring must be empty."""

@@ -79,8 +79,7 @@ class ConnectFour(BoardGame):
     def legal_in(self, observations: Array) -> Array:
         """Return the columns whose top cell is empty."""
         # The last of the two boards' rows is the top: rows are counted from below.
-        top = observations.reshape(-1, 2, _ROWS, _COLUMNS)[:, :, -1]
-        return top.sum(axis=1) == 0
+        return observations.reshape(-1, 2, _ROWS, _COLUMNS)[:, :, -1].sum(axis=1) == 0
 
     def render(self, state: Array) -> str:
         """Return the board as six lines of text, the top row first."""

@@ -69,8 +69,7 @@ class RepeatPrevious(Task):
             # The rewards of an episode without mistakes add up to 1.
             reward = (1.0 if right else -1.0) / (self.cards - self.k)
         self.shown += 1
-        over = self.shown == self.cards
-        return self._observe(), reward, over, False, {}
+        return self._observe(), reward, self.shown == self.cards, False, {}
 
 
 class TMaze(Task):

@@ -227,7 +227,7 @@ class PoolLanes(Pool):
         try:
             try:
                 self._state.saved = self.get_state(hurry=hurry)
-            except KeyboardInterrupt:  # while an environment hangs
+            except (KeyboardInterrupt, SystemExit):  # while an environment hangs
                 self._state.saved = self.get_state(hurry=True)
                 raise
         except BaseException:

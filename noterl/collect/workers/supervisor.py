@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import builtins
-import math
 import pickle
 import time
 import warnings
@@ -164,17 +163,17 @@ class Supervisor:
             process.state = None
             control[STOP] = hurry
         self._wants_states = True
-        deadline = time.monotonic() + (_STATE_SECONDS if hurry else math.inf)
+        patient_until = time.monotonic() + _STATE_SECONDS
         for index in range(len(self.processes)):
             self.send(index, "send_state")
-        while time.monotonic() < deadline and any(
+        while (not hurry or time.monotonic() < patient_until) and any(
             process.state is None and index not in self._failed for index, process in enumerate(self.processes)
         ):
             for inbox in inboxes:  # a worker whose ring is full cannot end its phase
                 inbox.keep()
             self.handle_messages()
-            if not hurry:
-                self.check()
+            if not hurry and time.monotonic() > patient_until:
+                self.check()  # an environment may hang
         self._wants_states = False
         for inbox in inboxes:
             inbox.keep()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy as python_copy
 import math
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -201,9 +202,10 @@ def network_or_default(network: Any, hidden: Any, build: Callable[[Any], Network
     if is_module(network):
         native_modules().materialize(network, shape)
     elif getattr(network, "losses", None):
-        raise ValueError(
-            f"network {network.name!r} has regularizers, which updates do not add to the loss: leave them out, and "
-            "pass an optimizer with weight_decay to compile"
+        warnings.warn(
+            f"network {network.name!r} has regularizers, which updates do not add to the loss; an optimizer with "
+            "weight_decay, passed to compile, has that effect",
+            stacklevel=2,
         )
     return network
 

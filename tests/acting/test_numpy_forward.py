@@ -74,6 +74,7 @@ COMPILED = {
 }
 
 
+@pytest.mark.filterwarnings("ignore:network .* has regularizers")
 @pytest.mark.backends("tensorflow", "jax", "torch")
 @pytest.mark.parametrize("stack", IN_NUMPY.values(), ids=IN_NUMPY)
 def test_passed_network_acts_in_numpy(stack: list) -> None:

@@ -260,7 +260,7 @@ def test_flags_of_the_default_network_are_refused_beside_an_own_one() -> None:
 
 
 @pytest.mark.backends("jax")
-def test_regularizers_are_refused() -> None:
+def test_regularizers_without_effect_warn() -> None:
     layers = [keras.Input((3,)), keras.layers.Dense(2, kernel_regularizer=keras.regularizers.L2(0.1))]
-    with pytest.raises(ValueError, match=r"^network .*regularizers.*weight_decay"):
+    with pytest.warns(UserWarning, match=r"^network .*regularizers.*weight_decay"):
         noterl.DQN((BOX, spaces.Discrete(2)), network=keras.Sequential(layers))

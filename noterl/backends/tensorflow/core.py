@@ -32,8 +32,7 @@ def is_tracing() -> bool:
 
 def device_name() -> str:
     """Return the name of the first GPU that TensorFlow detects, or of the CPU."""
-    accelerators = tf.config.list_logical_devices("GPU") or tf.config.list_logical_devices("CPU")
-    return str(accelerators[0].name)
+    return str((tf.config.list_logical_devices("GPU") or tf.config.list_logical_devices("CPU"))[0].name)
 
 
 def device_names() -> list[str]:

@@ -54,7 +54,7 @@ def test_wrong_command_line_gives_code_2(
     assert captured.err.startswith("noterl: error: ") and suggestion in captured.err and captured.out == ""
 
 
-@pytest.mark.parametrize("command", ["tune", "agents", "presets", "environments", "callbacks"])
+@pytest.mark.parametrize("command", ["tune", "agents", "presets", "environments"])
 def test_each_command_has_a_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([command, "--help"]) == 0
     assert capsys.readouterr().out

@@ -330,6 +330,7 @@ def test_programs_on_the_device_are_compiled_again() -> None:
     assert agent.trace_counts["device"] == 2
 
 
+@pytest.mark.filterwarnings("ignore:Gradients do not exist")  # of Keras on TensorFlow
 def test_loss_assigns_what_it_trains() -> None:
     class Counting(program(0)[0]):
         def __init__(self, env: Any, *, seed: Any = None) -> None:

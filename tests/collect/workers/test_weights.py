@@ -38,13 +38,13 @@ def test_only_what_a_callback_has_changed_is_sent_and_only_once() -> None:
 def test_counted_steps_are_not_sent_but_a_new_count_is() -> None:
     noise = OrnsteinUhlenbeckProcess(0.15, sigma=0.5, sigma_min=0.1)
     publisher = publisher_of(noise)
-    publisher.count_steps(8)
-    publisher.count_steps(8)
+    publisher.count_steps(0, 8)
+    publisher.count_steps(0, 8)
     noise.sigma = 0.3
     assert noise.n == 16 == publisher.seen[0]["n"]
     assert publisher.changes(1) == [{"sigma": 0.3}]
     noise.n = 0
-    publisher.count_steps(8)
+    publisher.count_steps(0, 8)
     assert publisher.changes(1) == [{"n": 8}]
 
 

@@ -203,8 +203,8 @@ class Population:
         member = self._copy(seed)
         member.compile(**self.agent.compile_arguments)
         member._parts.build()
-        own = {name: float(each) for name, each in self.agent.hyperparameters.items() if each.schedule is None}
-        for name, value in {**own, **values}.items():
+        current = {name: float(each) for name, each in self.agent.hyperparameters.items() if each.schedule is None}
+        for name, value in {**current, **values}.items():
             if name == "learning_rate":
                 member.set_rule(name, value)
             else:

@@ -198,8 +198,8 @@ class MixedMemory:
     def num_sampleable(self, at_most: int) -> int:
         """Return `at_most` if a batch of this size can be sampled, otherwise 0."""
         rows = rows_of_data(self._share, at_most)
-        parts = (self.own, at_most - rows), (self.data, rows)
-        return at_most if all(count and memory.num_sampleable(count) >= count for memory, count in parts) else 0
+        counts = (self.own, at_most - rows), (self.data, rows)
+        return at_most if all(count and memory.num_sampleable(count) >= count for memory, count in counts) else 0
 
     def sample(self, updates: int, batch_size: int, *, generator: np.random.Generator) -> MixedSample:
         """Sample both memories; see `Replay.sample`."""

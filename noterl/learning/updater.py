@@ -86,11 +86,11 @@ class Updater:
         """Set `networks`, which updates and behavioral cloning use; called when the learner is declared."""
         # A module of torch stores the training mode itself, so `training_mode` changes only the precision.
         includes_modules = self.precision != "float32"
-        found = self.algorithm.networks()
-        networks.check_parameters(vars(self.algorithm), found)
+        by_name = self.algorithm.networks()
+        networks.check_parameters(vars(self.algorithm), by_name)
         self.networks = [
             network
-            for network in found.values()
+            for network in by_name.values()
             if isinstance(network, backends.keras.layers.Layer) or (includes_modules and networks.is_module(network))
         ]
 

@@ -92,10 +92,10 @@ class CallbackList:
         """Restore the state of each callback whose key is in `state`."""
         for key, callback in self.keyed():
             if key in state:
-                own = dict(state[key])
-                mark = own.pop(_MARK, None)
+                callback_state = dict(state[key])
+                mark = callback_state.pop(_MARK, None)
                 callback._every_mark = mark if isinstance(mark, int) else None
-                callback.set_state(own)
+                callback.set_state(callback_state)
 
     def keyed(self) -> list[tuple[str, Callback]]:
         """Return the callbacks with the keys of the callbacks' states.

@@ -69,9 +69,9 @@ def explain_keyword(
 
 def explain_name(name: str, known: Iterable[str]) -> str:
     """Return advice on what to write in place of a name that is not one of the known names."""
-    known = list(known)
-    advice = " ".join(filter(None, [_nearest(name, known, 0.85), hint(name)]))
-    return advice or _nearest(name, known, 0.7) or f"the names are {', '.join(known)}"
+    names = list(known)
+    advice = " ".join(filter(None, [_nearest(name, names, 0.85), hint(name)]))
+    return advice or _nearest(name, names, 0.7) or f"the names are {', '.join(names)}"
 
 
 def warn_of_unknown_events(callback: Any, base: type, stacklevel: int, unused: Iterable[str] = ()) -> None:

@@ -6,6 +6,7 @@ import tomllib
 from collections.abc import Mapping
 from functools import partial
 from importlib import resources
+from types import MappingProxyType
 from typing import Any
 
 from noterl.policies import LinearEpsGreedyPolicy
@@ -37,9 +38,9 @@ def _read() -> dict[str, dict[str, Any]]:
 _RANGES = _read()
 
 
-def _suggest(name: str, trial: Any, steps: int) -> dict[str, Any]:
-    """Return the hyperparameters of an algorithm for a trial of so many environment steps."""
-    values = sample(_RANGES[name], trial)
+def _suggest(name: str, trial: Any, steps: int, constants: Mapping[str, Any] = MappingProxyType({})) -> dict[str, Any]:
+    """Return the constants and the sampled hyperparameters of an algorithm for a trial of so many environment steps."""
+    values = sample({**_RANGES[name], **constants}, trial)
     if {"batch_size", "rollout_steps"} <= values.keys():
         # A minibatch is at most a rollout of one environment.
         values["batch_size"] = min(values["batch_size"], values["rollout_steps"])
@@ -53,7 +54,9 @@ def _suggest(name: str, trial: Any, steps: int) -> dict[str, Any]:
         values["updates"] = max(values["update_every"] // subsample, 1)
         if name != "Rainbow":  # whose layers explore
             values["policy"] = LinearEpsGreedyPolicy(1.0, final, max(1, round(fraction * steps)))
-    return values
+    if name == "TQC":
+        values["drop"] = min(values["drop"], values["quantiles"] - 1)
+    return {**values, **constants}
 
 
 SPACES = {name: partial(_suggest, name) for name in _RANGES}

@@ -162,7 +162,11 @@ def tune(
     check_seed(seed)
     if not isinstance(agent, type):
         raise ValueError(f"agent must be a class of agents, such as noterl.PPO, got {agent!r}")
-    start = _file_of_weights(weights)
+    if not isinstance(dataset, str | os.PathLike | None):
+        raise ValueError(f"dataset must be a path or a Minari id, which best.toml can hold, got {dataset!r:.80}")
+    if weights is not None and not user_path(weights).is_file():
+        raise ValueError(f"weights must be the path of a file of Agent.save_weights, got {str(weights)!r}")
+    start = None if weights is None else str(user_path(weights))
     chosen, constants = search_space(agent, space)
     folder = user_path(out)
     folder.mkdir(parents=True, exist_ok=True)
@@ -174,7 +178,7 @@ def tune(
         "space": _name_of(space) if callable(space) else sorted(space or {}),
         **{name: _name_of(value) for name, value in constants.items()},
         "steps": steps,
-        "dataset": None if dataset is None else _name_of(dataset),
+        "dataset": dataset if dataset is None else str(dataset),
         "evaluations": evaluations,
         "episodes": episodes,
         "seeds_per_trial": seeds_per_trial,
@@ -196,13 +200,6 @@ def tune(
     if verbose:
         print(describe(result))
     return result
-
-
-def _file_of_weights(path: str | Path | None) -> str | None:
-    """Return the path of a file that exists, or None; raise a ValueError if there is no such file."""
-    if path is None or user_path(path).is_file():
-        return None if path is None else str(user_path(path))
-    raise ValueError(f"weights must be the path of a file of Agent.save_weights, got {str(path)!r}")
 
 
 def check_arguments(trials: int, steps: int, jobs: int, seeds: int, evaluations: int, episodes: int) -> None:
@@ -233,7 +230,7 @@ def search_space(agent: type, space: Space | None) -> tuple[Callable[[Any, int],
     default = next((SPACES[base.__name__] for base in agent.__mro__ if base.__name__ in SPACES), None)
     if default is None:
         raise ValueError(f"space must be given for {agent.__name__}; there are default spaces for {', '.join(SPACES)}")
-    return (lambda trial, steps: {**default(trial, steps), **constants}), constants
+    return partial(default, constants=constants), constants
 
 
 def open_study(optuna: Any, path: Path | str, name: str, sampler: str, pruner: str, warmup_trials: int) -> Any:
@@ -377,7 +374,10 @@ class Search:
     def run(self, trials: int, jobs: int, verbose: int) -> None:
         """Measure the defaults if this was not done, and run trials until the study has `trials`."""
         with progress_bar(total=trials, disable=not verbose, unit="trial") as bar:
-            bar.update(self._finished())
+            states = self.optuna.trial.TrialState
+            # Running trials do not count, because the bar shows what is done.
+            ended = (states.COMPLETE, states.PRUNED, states.FAIL)
+            bar.update(len(self.study.get_trials(deepcopy=False, states=ended)))
             # Another process that shares the study may have measured them.
             if "default" not in self.study.user_attrs:
                 bar.set_postfix_str("measuring the defaults")
@@ -405,12 +405,6 @@ class Search:
         values = self.space(fixed, self.task.steps)
         again = [self._value_of(replace(fresh, values={**fresh.values, **values})), self._value_of(fresh)]
         return Result(self.study, values, float(best.value), default, folder, *again)
-
-    def _finished(self) -> int:
-        """Return how many trials have ended, in any way and in any process."""
-        states = self.optuna.trial.TrialState
-        # Running trials do not count, because the bar shows what is done.
-        return len(self.study.get_trials(deepcopy=False, states=(states.COMPLETE, states.PRUNED, states.FAIL)))
 
     def _value_of(self, task: Task) -> float:
         """Return the mean return of a task over the seeds; NaN after a failure."""
@@ -537,8 +531,7 @@ def write_best(
     if not result.best:
         return
     named = {"env": env} if isinstance(env, str) else dict(getattr(env, "options", {}))
-    budget = {"steps": steps} if dataset is None else {"dataset": str(dataset), "updates": steps}
-    table: dict[str, Any] = {"agent": _name(agent), **named, **budget, "seed": seed}
+    table: dict[str, Any] = {"agent": _name(agent), **named, "steps": steps, "seed": seed}
     if weights is not None:
         table["weights"] = weights
     comment = f"# the best trial, {result.value:.6g}; the defaults reach {result.default:.6g}\n"
@@ -554,7 +547,7 @@ def write_best(
     if imported:
         table["import"] = imported
     if dataset is not None:  # `updates` of a trial is an argument of `compile`, which has no effect on a data set
-        table["updates"] = steps
+        table |= {"dataset": str(dataset), "updates": table.pop("steps")}
     if os.environ.get("KERAS_BACKEND"):
         table["backend"] = os.environ["KERAS_BACKEND"]
     write_bytes(result.folder / "best.toml", (comment + toml_text(table)).encode())
@@ -607,11 +600,10 @@ def describe(result: Result) -> str:
     counts = ", ".join(f"{states.count(name)} {name}" for name in dict.fromkeys(states))
     if not result.best:
         return f"{len(states)} trials ({counts}); none is complete"
-    verdict = "better than" if result.is_better else "not better than"
     return (
         f"{len(states)} trials ({counts})\nbest {result.value:.4g}, defaults {result.default:.4g}; with other seeds "
-        f"{result.fresh_value:.4g}, {verdict} the defaults, {result.fresh_default:.4g}\n"
-        f"{result.folder / 'best.toml'}"
+        f"{result.fresh_value:.4g}, {'better' if result.is_better else 'not better'} than the defaults, "
+        f"{result.fresh_default:.4g}\n{result.folder / 'best.toml'}"
     )
 
 

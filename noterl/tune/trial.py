@@ -129,13 +129,12 @@ def run(pipe: Connection, task: Task) -> None:
 
 
 def make_population(task: Task) -> Population | None:
-    """Return the agents of all seeds as members of a population; None if impossible, or for one seed."""
+    """Return the agents of all seeds as members of a population; None if impossible."""
     from noterl.population import Population, find_obstacle  # imports Keras, which the process of `tune` does not need
 
     fitted = split(task.agent, task.values)[2]
     # Members of a population have weights of their own seeds, not those of a file.
-    is_single = len(task.seeds) == 1 or task.weights is not None or task.dataset is not None
-    if is_single or not fitted.keys() <= {"num_envs"}:
+    if task.weights is not None or task.dataset is not None or not fitted.keys() <= {"num_envs"}:
         return None
     agent = _make_agent(task, task.seeds[0])
     if find_obstacle(agent) is not None:
@@ -161,6 +160,8 @@ def _train_together(task: Task, population: Population, pipe: Connection) -> Non
         missing = task.steps * number // task.evaluations - population.steps
         if missing:
             population.fit(steps=missing, num_envs=num_envs, verbose=0)
+        if population.failed:
+            raise ValueError(f"a loss or gradient is not finite after these updates of a seed: {population.failed}")
         values = population.evaluate(task.episodes, seed=task.evaluation_seed)["reward_mean"].tolist()
         pipe.send(("values", list(range(len(population))), number, values))
         if pipe.recv() != "go":

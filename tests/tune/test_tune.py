@@ -379,11 +379,37 @@ def test_seeds_train_together_on_the_device() -> None:
 
 
 @pytest.mark.backends("jax")
+def test_trial_whose_loss_is_not_finite_fails() -> None:
+    values = {"rollout_steps": 16, "epochs": 1, "hidden": (4,), "batch_size": 16, "num_envs": 2, "optimizer": 1e38}
+    task = Task(noterl.PPO, noterl.envs.functional_cartpole(), values, 200, [3, 5], 2, 4, evaluation_seed=1)
+    pipe = Answers(9)
+    with pytest.warns(RuntimeWarning, match="is not finite"):
+        run_trial(pipe, task)
+    assert pipe.messages[-1][0] == "error" and "not finite" in pipe.messages[-1][1]
+
+
+@pytest.mark.parametrize(
+    ("agent", "constants", "check"),
+    [
+        (noterl.SAC, {"update_every": 1}, lambda values: values["updates"] == 1),
+        (noterl.PPO, {"rollout_steps": 16}, lambda values: values["batch_size"] <= 16),
+        (noterl.TQC, {"quantiles": 5}, lambda values: values["drop"] < 5),
+    ],
+)
+def test_derived_values_follow_constants(agent: Any, constants: dict[str, Any], check: Any) -> None:
+    space, _ = search_space(agent, constants)
+    study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=1))
+    for _ in range(8):
+        values = space(study.ask(), 20_000)
+        assert check(values) and constants.items() <= values.items()
+
+
+@pytest.mark.backends("jax")
 @pytest.mark.parametrize("change", [{"agent": noterl.DQN}, {"env": "CartPole-v1"}, {"values": {"verbose": 0}}])
 def test_seeds_train_one_after_another_otherwise(change: dict[str, Any]) -> None:
     task = Task(noterl.PPO, noterl.envs.functional_cartpole(), {}, 100, [3, 5], 2, 4, evaluation_seed=1)
     assert make_population(task) is not None
-    assert make_population(replace(task, seeds=[3])) is None
+    assert len(make_population(replace(task, seeds=[3]))) == 1
     assert make_population(replace(task, **change)) is None
 
 
@@ -582,3 +608,12 @@ def test_trial_learns_from_a_data_set() -> None:
     pipe = Answers(4)
     run_trial(pipe, task)
     assert [message[1:3] for message in pipe.messages[:-1]] == [([run], number) for run in (0, 1) for number in (1, 2)]
+
+
+def test_data_sets_are_told_apart_by_their_paths(tmp_path: Path, in_process: None) -> None:
+    run(tmp_path, {"level": Float(0.0, 1.0)}, trials=1, dataset=tmp_path / "a.npz")
+    assert 'dataset = "' in (tmp_path / "best.toml").read_text()
+    with pytest.raises(ValueError, match="dataset"):
+        run(tmp_path, {"level": Float(0.0, 1.0)}, trials=1, dataset=tmp_path / "b.npz")
+    with pytest.raises(ValueError, match="dataset must be a path"):
+        run(tmp_path, {"level": Float(0.0, 1.0)}, trials=1, dataset=object())

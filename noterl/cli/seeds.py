@@ -50,9 +50,11 @@ def train_seeds(arguments: Sequence[str], text: str) -> None:
     commands = [read_options([argument.replace("{seed}", str(seed)) for argument in arguments]) for seed in seeds]
     name, options, given = commands[0]
     _check(arguments, given)
-    restored = {str(command[2]["restore"].value) for command in commands if "restore" in command[2]}
-    if restored and len(restored) < len(seeds):
-        raise UsageError("--restore: a file holds its seed, so each seed needs another file, such as runs/seed-{seed}")
+    for option in options:
+        paths = {str(command[2][option.key].value) for command in commands if option.key in command[2]}
+        is_own = "Path" in option.annotation and option.key not in ("out", "weights", "wandb.folder")
+        if is_own and 0 < len(paths) < len(seeds):
+            raise UsageError(f"{option.flag}: each seed needs a path of its own, such as runs/seed-{{seed}}")
     run_options = RunOptions(**values_by_group(options, given)["run"])
     folder = folder_of(name, run_options)
     folders = {seed: str(folder / f"seed-{seed}") for seed in seeds}
@@ -68,14 +70,13 @@ def train_seeds(arguments: Sequence[str], text: str) -> None:
         if scores:
             print(columns({f"seed {seed}": f"{score:.2f}" for seed, score in scores.items()}))
         print(summary_of_scores(list(scores.values())))
-    logs = [Path(folders[seed], LOG_FILE) for seed in scores]
-    if logs:
+    if scores:
         # Late imports, because they need Keras: a wrong command line is answered without.
         from noterl import plotting
 
         (folder / FIGURE_FILE).unlink(missing_ok=True)
         with suppress(ValueError):  # one run may have ended before the first episode of another
-            plotting.compare(logs, path=folder / FIGURE_FILE)
+            plotting.compare([Path(folders[seed], LOG_FILE) for seed in scores], path=folder / FIGURE_FILE)
     if not run_options.quiet:
         print(folder / FIGURE_FILE if (folder / FIGURE_FILE).exists() else folder)
 

@@ -60,6 +60,8 @@ def test_summary_is_the_interquartile_mean_with_its_interval() -> None:
         (["--seeds", "0-1", "--seed", "2"], "--seed"),
         (["--seeds", "0", "--csv", "a.csv"], "--csv"),
         (["--seeds", "0-1", "--restore", "runs/agent"], "--restore"),
+        (["--seeds", "0-1", "--backup-and-restore", "backup.noterl"], "--backup-and-restore"),
+        (["--seeds", "0-1", "--evaluate.on-best", "best.noterl"], "--evaluate.on-best"),
     ],
 )
 def test_wrong_options_leave_nothing(

@@ -70,9 +70,8 @@ def run_doctor(arguments: Sequence[str]) -> None:
     with usage_errors(f"{log} holds something else than numbers in a column of metrics: "):
         findings = diagnosis.diagnose(measures)
     rows = max(map(len, measures.values()), default=0)
-    is_short = rows < _LEAST_ROWS
-    nothing = f"{rows} rows are too few to judge" if is_short else "nothing is wrong, as far as this log shows"
-    print(*(findings or [nothing]), sep="\n")
+    text = f"{rows} rows are too few to judge" if rows < _LEAST_ROWS else "nothing is wrong, as far as this log shows"
+    print(*(findings or [text]), sep="\n")
 
 
 def groups_of(paths: Sequence[str]) -> dict[str, list[str]]:
@@ -89,8 +88,9 @@ def groups_of(paths: Sequence[str]) -> dict[str, list[str]]:
         if not matches:
             raise UsageError(f"no file matches {path!r}")
         name = _name(path)
-        # Two patterns may have the same short name; the second curve keeps the whole path.
-        groups[path if name in groups else name] = [_log(match) for match in matches]
+        logs = [_log(match) for match in matches]
+        # Two patterns may have the same short name; the second curve is named by its first log.
+        groups[logs[0] if name in groups else name] = logs
     return groups
 
 

@@ -48,7 +48,7 @@ def run_evaluate(arguments: Sequence[str]) -> None:
     Raises:
         UsageError: if the command line is wrong.
     """
-    _run("evaluate", arguments, skip=(), fixed={})
+    _run("evaluate", arguments, skip=("callbacks",), fixed={})
 
 
 def run_publish(arguments: Sequence[str]) -> None:

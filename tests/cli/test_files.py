@@ -201,7 +201,9 @@ def test_compare_keeps_logs_whose_names_are_equal(tmp_path: Path) -> None:
     for path in paths[1:]:
         path.write_text("steps,reward\n0,1\n")
     assert list(groups_of(list(map(str, paths[:2])))) == [str(tmp_path / "a"), str(tmp_path / "a.csv")]
-    assert list(groups_of(list(map(str, paths[1:])))) == [str(tmp_path / "a"), str(tmp_path / "a" / "log.csv")]
+    for second in (paths[0], paths[2]):  # the folder, and its log
+        curves = groups_of([str(paths[1]), str(second)])
+        assert list(curves) == [str(tmp_path / "a"), str(tmp_path / "a" / "log.csv")]
 
 
 def test_wrappers_in_a_run_file_give_code_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

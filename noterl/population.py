@@ -327,11 +327,11 @@ class Population:
         self._learner.updater.check_constants()
         version = self.agent._reads.check()
         if num_envs != self._num_envs:
-            self._version = version
-            self._num_envs = num_envs
             self._learner.attach(self.agent.spaces.source, num_envs)
             # Shorter calls answer Ctrl-C sooner; longer ones have less overhead.
             self._members = self._make_members(num_envs, max(1, len(self) // 8))
+            self._version = version
+            self._num_envs = num_envs
         if version != self._version:
             raise ValueError(
                 "agent: an attribute has changed that the compiled program of its members contains; pass the "
@@ -347,11 +347,6 @@ class Population:
         normalizers = DeviceNormalizers(None, num_envs)
         program = device.make_program(self._learner, actor, self.agent.spaces.source, normalizers, shorter)
         return backends.current().capabilities["device_programs"].make_members(program, len(self))
-
-    def _untrained(self) -> Members:
-        """Return what plays before the first `fit`, with as many environments as a minibatch needs."""
-        size = self._learner.schedule.batch_size
-        return self._make_members(1 if isinstance(size, str) else math.ceil(size / self._learner.rollout.length))
 
     def evaluate(self, episodes: int = 10, *, seed: int | None = None) -> dict[str, np.ndarray]:
         """Play whole episodes with every member, without exploration, on the device; training is not affected.
@@ -371,7 +366,10 @@ class Population:
         """
         check_positive("episodes", episodes)
         check_seed(seed)
-        members = self._members or self._untrained()
+        # Before the first `fit`, as many environments as a minibatch needs.
+        size = self._learner.schedule.batch_size
+        needed = 1 if isinstance(size, str) else math.ceil(size / self._learner.rollout.length)
+        members = self._members or self._make_members(needed)
         key = new_keys(Generators(self.agent.generators.seed if seed is None else seed)("evaluation"))
         variables = [agent._parts.learner.variables for agent in self._agents]
         returns, lengths = members.play(variables, key, int(episodes))

@@ -224,6 +224,17 @@ def test_bad_arguments_are_named(arguments: dict[str, Any]) -> None:
         noterl.Population(make(), **arguments)
 
 
+def test_refused_number_of_environments_leaves_the_last_one() -> None:
+    agent = noterl.PPO(line(), rollout_steps=4, epochs=1, hidden=(4,), seed=1)
+    agent.compile(batch_size=8)
+    population = noterl.Population(agent, seeds=2)
+    population.fit(steps=8, num_envs=2, verbose=0)
+    with pytest.raises(ValueError, match="batch_size"):
+        population.fit(steps=8, num_envs=1, verbose=0)
+    population.fit(steps=8, verbose=0)
+    assert population.steps == 16
+
+
 def test_agent_that_has_trained_is_refused(tmp_path: Path) -> None:
     trained, restored = make(), make()
     trained.fit(steps=SIZE, num_envs=3, verbose=0)

@@ -545,3 +545,25 @@ def test_logs_of_update_reach_callbacks() -> None:
         assert set(logs) >= {"loss", "actor", "critic", "scale"}
         assert all(type(value) is float for value in logs.values())
         assert logs["loss"] == pytest.approx(logs["actor"] + logs["critic"], rel=1e-5)
+
+
+def test_own_update_may_call_the_default_one() -> None:
+    class Logging(MyDQN):
+        def update(self, batch):
+            logs, feedback = super().update(batch)
+            return {**logs, "mean_reward": ops.mean(batch.reward)}, feedback
+
+    plain, logging = (kind(VECTOR, seed=1) for kind in (MyDQN, Logging))
+    for agent in (plain, logging):
+        agent.compile(batch_size=4)
+        run_updates(agent, random_batch(2, 4), 2)
+    assert not differences(plain.get_weights(), logging.get_weights())
+
+
+@pytest.mark.parametrize("kind", [noterl.PPO, noterl.DDPG, noterl.SAC])
+def test_loss_that_the_update_does_not_call_raises(kind: Any) -> None:
+    own = type("Own", (kind,), {"loss": lambda self, batch: 0.0})
+    with pytest.raises(ValueError, match=f"loss of Own is never called by the update of {kind.__name__}"):
+        own("Pendulum-v1").compile()
+    both = type("Both", (own,), {"update": kind.update})
+    both("Pendulum-v1").compile()

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 FEEDBACK = ("td_error", "ratio")
 
 # What the training loop itself logs of each episode.
-EPISODE_LOGS = frozenset({"reward", "length", "steps", "updates", "time", "complete"})
+EPISODE_LOGS = frozenset({"episode", "reward", "length", "steps", "updates", "time", "complete"})
 
 # The rows of a sequence by default, without its burn-in.
 SEQUENCE_LENGTH = 32
@@ -59,11 +59,6 @@ def sequence_spec(algorithm: Algorithm) -> SequenceSpec:
     every = max(1, length // 2) if algorithm.state_every is None else algorithm.state_every
     state = {name: (value.shape, value.dtype) for name, value in start_of(algorithm).items()}
     return SequenceSpec(burn_in + length, burn_in, check_int("state_every", every), state)
-
-
-def uses_default_update(algorithm: Algorithm) -> bool:
-    """Return whether the algorithm's class keeps the default `update`."""
-    return type(algorithm).update is Algorithm.update
 
 
 def find_trained(algorithm: Algorithm, by_name: Mapping[str, Any]) -> list[Any]:

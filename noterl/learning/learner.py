@@ -123,9 +123,8 @@ class Learner(UpdateSource):
         trained: dict[str, list[Any]] = {}
         updater.recorded = trained
         try:
-            if dry_run.uses_default_update(self.algorithm):
-                updater.trained = dry_run.find_trained(self.algorithm, self.optimizers)
-                trained[self.algorithm.optimizer_names[0]] = list(updater.trained)
+            # An own `update` may call the default one.
+            updater.trained = dry_run.find_trained(self.algorithm, self.optimizers)
             if isinstance(getattr(self.replay, "relabel", None), Triplets):
                 # `update` expects batches with a further axis
                 trained.update(dict.fromkeys(self.optimizers, self.algorithm.trained_variables()))

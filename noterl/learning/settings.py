@@ -15,7 +15,7 @@ from noterl.backends.reads import frozen
 from noterl.explorer import Explorer
 from noterl.heads import Head
 from noterl.learning import optimizers
-from noterl.learning.dry_run import check_networks, sequence_spec, start_of, uses_default_update
+from noterl.learning.dry_run import check_networks, sequence_spec, start_of
 from noterl.learning.learner import Learner
 from noterl.learning.replay_learner import ReplayLearner
 from noterl.learning.reward_model import GAIL, Discriminator
@@ -171,7 +171,11 @@ def _check_declared(algorithm: Algorithm) -> None:
         raise ValueError(
             f'optimizer_names of {name} must be different names such as ("actor", "critic"), got {names!r}'
         )
-    if len(names) > 1 and uses_default_update(algorithm):
+    owner = next(kind for kind in type(algorithm).__mro__ if "update" in vars(kind))
+    is_own = owner.__module__.startswith("noterl.agents.") and getattr(owner, "loss", None) is Algorithm.loss
+    if is_own and type(algorithm).loss is not Algorithm.loss:
+        raise ValueError(f"loss of {name} is never called by the update of {owner.__name__}: override update instead")
+    if len(names) > 1 and type(algorithm).update is Algorithm.update:
         raise ValueError(
             f"optimizer_names of {name} must be one name unless {name} defines update: the default update uses only "
             f"the first, got {names!r}"

@@ -180,7 +180,7 @@ class Algorithm(Configurable):
             return arguments
         # Keywords of `**options` are recorded in a nested dict.
         for config in (self._config, *(value for value in self._config.values() if isinstance(value, dict))):
-            if config.get("network") is argument:
+            if config.get("network") == argument:
                 config["network"] = network
         return {**arguments, "network": network}
 
@@ -204,7 +204,7 @@ class Algorithm(Configurable):
             ValueError: if a method or internal attribute of noterl's agents has this name.
         """
         current = self.__dict__.get(name)
-        if isinstance(current, Hyperparameter) and not isinstance(value, Hyperparameter):
+        if isinstance(current, Hyperparameter):
             current.assign(value)
             return
         owner = _owner(type(self), name)

@@ -5,6 +5,7 @@ A name in a file is looked up here or in `custom_objects`. The name is never imp
 
 from __future__ import annotations
 
+import copy
 import importlib
 import inspect
 import reprlib
@@ -101,7 +102,8 @@ class _Recorder(type):
             # Recorded before `__init__`, whose assignments may read it; see `Explorer`.
             try:
                 bound = inspect.signature(class_.__init__).bind(instance, *args, **kwargs)
-                vars(instance)["_config"] = dict(list(bound.arguments.items())[1:])
+                # With copies of containers, because the caller may change them later.
+                vars(instance)["_config"] = _copied(dict(list(bound.arguments.items())[1:]))
                 cls._initialize(instance, args, kwargs)
             except TypeError as error:
                 message = words.explain_constructor(error, cls, args, kwargs)
@@ -134,6 +136,13 @@ class _Recorder(type):
 
     def _initialize(cls, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         instance.__init__(*args, **kwargs)
+
+
+def _copied(value: Any) -> Any:
+    """Return a copy of a container; its other contents, such as networks, stay the same objects."""
+    if type(value) is dict:
+        return {key: _copied(entry) for key, entry in value.items()}
+    return copy.copy(value) if type(value) in (list, set) else value
 
 
 class Configurable(metaclass=_Recorder):

@@ -106,6 +106,11 @@ def test_setting_attribute_changes_value_not_object() -> None:
     assert float(agent.gamma) == 0.5
     agent.gamma = np.float32(0.25)
     assert float(agent.gamma) == device(agent.gamma) == 0.25
+    other = small_dqn()
+    other.gamma = 0.75
+    agent.gamma = other.gamma
+    other.gamma = 0.5
+    assert agent.gamma is gamma and float(gamma) == 0.75
 
 
 def test_values_are_part_of_state() -> None:

@@ -113,6 +113,14 @@ def test_arguments_are_recorded_as_they_were_passed() -> None:
     assert Part(size=4).get_config() == {"size": 4}, "defaults must not be recorded: a later release may change them"
 
 
+def test_recorded_containers_are_copies() -> None:
+    size, deep = [3], {"inner": [4]}
+    part = Part(size, deep=deep)
+    size.append(5)
+    deep["inner"].append(6)
+    assert part.get_config() == {"size": [3], "deep": {"inner": [4]}}
+
+
 def test_subclass_records_its_own_arguments() -> None:
     bigger = Bigger(4.0)
     assert bigger.get_config() == {"factor": 4.0} and bigger.size == 12

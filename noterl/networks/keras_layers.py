@@ -69,11 +69,24 @@ def _keras_layer(layer: tuple) -> keras.layers.Layer:
     return keras.layers.Flatten(data_format="channels_last")
 
 
-_DUELING_PARTS = ("trunk", "value", "advantage")
+class _Nested(keras.layers.Layer):
+    """A layer that passes its arguments on to copies: the attributes `nested`, among which are networks."""
+
+    nested: tuple[str, ...] = ("network",)
+
+    def get_config(self) -> dict[str, Any]:
+        """Return the arguments of the constructor, for copies of a network that holds this layer."""
+        networks = {name: keras.saving.serialize_keras_object(getattr(self, name)) for name in self.nested}
+        return {**super().get_config(), **networks}
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> Any:
+        """Build a layer from what `get_config` returned."""
+        return cls(**{**config, **{name: keras.saving.deserialize_keras_object(config[name]) for name in cls.nested}})
 
 
 @keras.saving.register_keras_serializable("noterl")
-class Dueling(keras.Model):
+class Dueling(_Nested, keras.Model):
     """A dueling network: `value + advantage - mean(advantage)` on a shared trunk.
 
     Args:
@@ -83,25 +96,22 @@ class Dueling(keras.Model):
         values: 1, or the number of atoms of a distribution.
     """
 
+    nested = ("trunk", "value", "advantage", "values")
+
     def __init__(
-        self, trunk: keras.Sequential, value: keras.Sequential, advantage: keras.Sequential, *, values: int = 1
+        self,
+        trunk: keras.Sequential,
+        value: keras.Sequential,
+        advantage: keras.Sequential,
+        *,
+        values: int = 1,
+        **options: Any,
     ) -> None:
-        super().__init__()
+        super().__init__(**options)
         self.trunk = trunk
         self.value = value
         self.advantage = advantage
         self.values = values
-
-    def get_config(self) -> dict[str, Any]:
-        """Return the configurations of the three parts, and the number of values."""
-        networks = {name: keras.saving.serialize_keras_object(getattr(self, name)) for name in _DUELING_PARTS}
-        return {**networks, "values": self.values}
-
-    @classmethod
-    def from_config(cls, config: dict[str, Any]) -> Dueling:
-        """Build a network from what `get_config` returned."""
-        networks = (keras.saving.deserialize_keras_object(config[name]) for name in _DUELING_PARTS)
-        return cls(*networks, values=config["values"])
 
     def call(self, observation: Any) -> Any:
         """Return the Q values `[B, A]`, or the atoms of their distributions, `[B, Z A]`."""
@@ -116,11 +126,13 @@ class Dueling(keras.Model):
 
 
 @keras.saving.register_keras_serializable("noterl")
-class Encoders(keras.layers.Layer):
+class Encoders(_Nested):
     """Passes parts of the columns of inputs `[B, D]` through a network each, and concatenates the outputs."""
 
-    def __init__(self, places: Sequence[tuple[int, int]], networks: Sequence[keras.Sequential]) -> None:
-        super().__init__()
+    nested = ("places", "networks")
+
+    def __init__(self, places: Sequence[tuple[int, int]], networks: Sequence[keras.Sequential], **options: Any) -> None:
+        super().__init__(**options)
         self.places = list(places)
         self.networks = list(networks)
 
@@ -155,7 +167,7 @@ class BatchRenorm(keras.layers.Layer):
 
 
 @keras.saving.register_keras_serializable("noterl")
-class Residual(keras.layers.Layer):
+class Residual(_Nested):
     """Adds the outputs of a network to its inputs."""
 
     def __init__(self, network: keras.Sequential, **options: Any) -> None:
@@ -166,22 +178,15 @@ class Residual(keras.layers.Layer):
         """Return `inputs + network(inputs)`."""
         return inputs + self.network(inputs)
 
-    def get_config(self) -> dict[str, Any]:
-        """Return the arguments of the constructor, for copies of a network that holds this layer."""
-        return {**super().get_config(), "network": keras.saving.serialize_keras_object(self.network)}
-
-    @classmethod
-    def from_config(cls, config: dict[str, Any]) -> Residual:
-        """Build a layer from what `get_config` returned."""
-        return cls(**{**config, "network": keras.saving.deserialize_keras_object(config["network"])})
-
 
 @keras.saving.register_keras_serializable("noterl")
-class MultiInput(keras.Model):
+class MultiInput(_Nested, keras.Model):
     """Passes the parts of rows `[B, D]` to a model that takes a dict; `backends.nested` describes `places`."""
 
-    def __init__(self, model: keras.Model, places: dict[str, Any]) -> None:
-        super().__init__()
+    nested = ("model", "places")
+
+    def __init__(self, model: keras.Model, places: dict[str, Any], **options: Any) -> None:
+        super().__init__(**options)
         self.model = model
         self.places = places
 
@@ -190,19 +195,12 @@ class MultiInput(keras.Model):
         rows = keras.ops.cast(rows, "float32")
         return self.model(split_columns(rows, self.places, keras.ops.reshape))
 
-    def get_config(self) -> dict[str, Any]:
-        """Return the arguments of the constructor, for copies."""
-        return {"model": keras.saving.serialize_keras_object(self.model), "places": self.places}
-
-    @classmethod
-    def from_config(cls, config: dict[str, Any]) -> MultiInput:
-        """Build a network from what `get_config` returned."""
-        return cls(keras.saving.deserialize_keras_object(config["model"]), config["places"])
-
 
 @keras.saving.register_keras_serializable("noterl")
-class Rearrange(keras.layers.Layer):
+class Rearrange(_Nested):
     """Transposes the axes of each row, and then reshapes the row."""
+
+    nested = ("axes", "shape")
 
     def __init__(self, axes: Sequence[int], shape: Sequence[int], **options: Any) -> None:
         super().__init__(**options)
@@ -212,10 +210,6 @@ class Rearrange(keras.layers.Layer):
     def call(self, rows: Any) -> Any:
         """Return `[B, *shape]`."""
         return keras.ops.reshape(keras.ops.transpose(rows, (0, *(axis + 1 for axis in self.axes))), (-1, *self.shape))
-
-    def get_config(self) -> dict[str, Any]:
-        """Return the arguments of the constructor, for copies of a network that holds this layer."""
-        return {**super().get_config(), "axes": self.axes, "shape": self.shape}
 
 
 @keras.saving.register_keras_serializable("noterl")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -133,3 +134,13 @@ def test_wrong_arguments_are_refused() -> None:
         networks.multi_input(model(4), spaces.Dict({"action": spaces.Discrete(2)}), actions=2)
     with pytest.raises(ValueError, match="multi_input"):
         noterl.DQN(discrete, network=model(4))
+
+
+@pytest.mark.backends("jax")
+def test_default_network_can_be_saved_by_keras(tmp_path: Path) -> None:
+    space = spaces.Dict({"bytes": spaces.Box(0, 255, (4,), np.uint8), "speed": spaces.Box(-1, 1, (2,))})
+    agent = noterl.DQN((space, spaces.Discrete(3)), hidden=(4,), dueling=True, seed=1)
+    agent.q.save(tmp_path / "q.keras")
+    loaded = keras.models.load_model(tmp_path / "q.keras")
+    rows = np.random.default_rng(0).random((3, 6), np.float32)
+    assert np.array_equal(np.asarray(agent.q(rows)), np.asarray(loaded(rows)))

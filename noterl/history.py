@@ -90,6 +90,8 @@ class History(Callback):
         """Append the logs of a finished episode; skip one that the end of training cut short."""
         if not logs.get("complete", True):
             return
+        # A variable of the agent would change in all rows.
+        logs.update({name: float(value) for name, value in logs.items() if hasattr(value, "assign")})
         check_logs(episode, logs)
         for name in logs:
             # Earlier episodes did not have this value.

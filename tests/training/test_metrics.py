@@ -14,6 +14,7 @@ import pytest
 import noterl
 from noterl.callbacks import Callback, CSVLogger, EarlyStopping
 from noterl.learning.metrics import MetricMeans
+from noterl.schedules import Linear
 from tests.support.doubles import CountingEnv
 from tests.support.representatives import representatives
 from tests.support.states import assert_same_state
@@ -78,16 +79,29 @@ def test_resumed_fit_continues_the_means() -> None:
 
 
 @pytest.mark.backends("torch")
-def test_metric_cannot_replace_an_entry_of_the_episode_logs() -> None:
+@pytest.mark.parametrize("name", ["reward", "episode"])
+def test_metric_cannot_replace_an_entry_of_the_episode_logs(name: str) -> None:
     class Confusing(noterl.DQN):
         def update(self, batch: Any) -> Any:
             loss, feedback = self.minimize(self.loss, self.q, "optimizer", batch)
-            return {"loss": loss, "reward": loss - 1e6, "own": loss - 1e6}, feedback
+            return {"loss": loss, name: loss - 1e6, "own": loss - 1e6}, feedback
 
     agent = Confusing(CountingEnv, hidden=(4,), seed=1)
     agent.compile(learning_starts=5, batch_size=2, update_every=1, updates=1)
-    with pytest.raises(ValueError, match="already have 'reward'"):
+    with pytest.raises(ValueError, match=f"already have '{name}'"):
         agent.fit(steps=30, verbose=0)
+
+
+@pytest.mark.backends("torch")
+def test_variable_of_the_agent_in_the_logs_is_its_number() -> None:
+    class Gamma(noterl.Callback):
+        def on_episode_end(self, episode: int, logs: Any) -> None:
+            logs["gamma"] = self.agent.gamma
+
+    agent = noterl.DQN(CountingEnv, hidden=(4,), gamma=Linear(0.9, 0.5, steps=100), seed=1)
+    agent.compile(learning_starts=5, batch_size=2, update_every=1, updates=1)
+    gammas = agent.fit(steps=60, verbose=0, callbacks=[Gamma()]).history["gamma"]
+    assert all(type(gamma) is float for gamma in gammas) and len(set(gammas)) == len(gammas) > 1
 
 
 @pytest.mark.backends("torch")

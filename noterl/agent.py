@@ -675,7 +675,7 @@ class BaseAgent(Algorithm):
         Raises:
             ValueError: if the optimizer is unknown or has no such rule, or the value is out of bounds.
         """
-        optimizers.set_rules(self.optimizers, rule, float(value), optimizer)
+        optimizers.set_rules(self.optimizers, rule, value, optimizer)
 
     @contextlib.contextmanager
     def preserved(self) -> Iterator[None]:

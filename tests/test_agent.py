@@ -329,6 +329,9 @@ def test_unknown_rule_or_bad_value_raises(agent: Any) -> None:
         agent.set_rule("momentum", 0.5)
     with pytest.raises(ValueError, match=r"optimizer .*got 'actor'"):
         agent.set_rule("learning_rate", 0.5, "actor")
+    for value in (True, "0.5", None):
+        with pytest.raises(ValueError, match="learning_rate must be"):
+            agent.set_rule("learning_rate", value)
     with pytest.raises(ValueError, match=r"gamma must be"):
         agent.gamma = 2.0
     assert_same_state(before, agent)

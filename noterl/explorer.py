@@ -78,12 +78,11 @@ class Explorer(Configurable):
     def copy_with_generator(self, generator: np.random.Generator) -> Self:
         """Return a copy in this state that uses another generator and shares nothing with this object."""
         copied = copy.copy(self)
-        containers = np.ndarray | list | dict | set | deque
         for name, value in vars(self).items():
-            if name != "_config" and isinstance(value, containers):
+            if name != "_config" and isinstance(value, np.ndarray | list | dict | set | deque):
                 setattr(copied, name, copy.deepcopy(value))
-        copied.set_state(self.get_state())
         copied.generator = generator
+        copied.set_state({**self.get_state(), "generator": generator.bit_generator.state})
         return copied
 
     def get_state(self) -> dict[str, Any]:

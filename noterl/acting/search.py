@@ -169,7 +169,7 @@ class Tree:
         logits, values = self.evaluate(game.observe(states))
         legal = game.legal_actions(states)
         self.states[nodes] = states
-        self.signs[nodes, 0] = 1 - 2 * game.to_play(states)
+        self.signs[nodes, 0] = 1.0 - 2.0 * game.to_play(states)
         self.blocked[nodes] = np.where(legal, 0.0, -np.inf)
         self.priors[nodes] = masked_softmax(logits, legal)
         self.values[nodes] = self.signs[nodes, 0] * values

@@ -105,9 +105,16 @@ def test_backup_adds_rewards_with_discounts() -> None:
     assert tree.visits.sum() == 3
 
 
+class Unsigned(TicTacToe):
+    """Its players are unsigned numbers, such as those of a state of bytes."""
+
+    def to_play(self, states: np.ndarray) -> np.ndarray:
+        return super().to_play(states).astype(np.uint8)
+
+
+@pytest.mark.parametrize("game", [TicTacToe(), Unsigned()])
 @pytest.mark.parametrize("player", [0, 1])
-def test_search_finds_the_winning_move_of_each_player(player: int) -> None:
-    game = TicTacToe()
+def test_search_finds_the_winning_move_of_each_player(player: int, game: Game) -> None:
     board = np.array([1, 1, 0, -1, -1, 0, 0, 0, 0] if player == 0 else [1, 1, 0, -1, -1, 0, 1, 0, 0], np.int8)
 
     def uniform(observations: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -230,8 +230,7 @@ class Normalizers:
         returns = np.empty((steps, lanes))
         ended = batch.extra["ended"] > 0
         for t in range(steps):
-            counted = batch.weight[t] > 0
-            running = np.where(counted, gamma * running + batch.reward[t], running)
+            running = np.where(batch.weight[t] > 0, gamma * running + batch.reward[t], running)
             returns[t] = running
             running = np.where(ended[t], 0.0, running)
         self.returns = running

@@ -124,8 +124,10 @@ class Stepping:
         stepped = perf_counter()
         clock[lanes.stepping_clock] += stepped - started
         before = counters.steps
+        budget = self.budget
         for position, transition in enumerate(transitions):
-            if position and self._is_spent():
+            is_spent = counters.steps >= budget.last_step or counters.episodes + len(self.over) >= budget.last_episode
+            if position and is_spent:
                 self.discard(transitions[position:])  # a vector environment has stepped beyond the budget
                 break
             self.store(transition)
@@ -152,12 +154,6 @@ class Stepping:
         for transition in transitions:
             self.learner.interrupt(transition.lane)
         self.lanes.discard(transitions)
-
-    def _is_spent(self) -> bool:
-        """Return whether the budget is spent in the middle of a tick."""
-        counters = self.counters
-        budget = self.budget
-        return counters.steps >= budget.last_step or counters.episodes + len(self.over) >= budget.last_episode
 
     def _begin_episode(self, lane: int) -> None:
         """Reset a lane and fire the begin of the episode."""

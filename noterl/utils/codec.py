@@ -195,8 +195,7 @@ class Encoder:
         return {"$generator": self.encode(value.bit_generator.state, keys)}
 
     def _space(self, value: Any, keys: Keys) -> Any:
-        fields = _SPACES[type(value)][0](value)
-        return {"$space": [type(value).__name__, self.encode(fields, keys)]}
+        return {"$space": [type(value).__name__, self.encode(_SPACES[type(value)][0](value), keys)]}
 
 
 class Decoder:

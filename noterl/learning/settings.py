@@ -172,7 +172,7 @@ def _check_declared(algorithm: Algorithm) -> None:
             f'optimizer_names of {name} must be different names such as ("actor", "critic"), got {names!r}'
         )
     owner = next(kind for kind in type(algorithm).__mro__ if "update" in vars(kind))
-    is_own = owner.__module__.startswith("noterl.agents.") and getattr(owner, "loss", None) is Algorithm.loss
+    is_own = owner.__module__.split(".")[:2] == ["noterl", "agents"] and getattr(owner, "loss", None) is Algorithm.loss
     if is_own and type(algorithm).loss is not Algorithm.loss:
         raise ValueError(f"loss of {name} is never called by the update of {owner.__name__}: override update instead")
     if len(names) > 1 and type(algorithm).update is Algorithm.update:

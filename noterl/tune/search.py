@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import psutil
 
-from noterl.random import Generators, check_seed
+from noterl.random import Generators
 from noterl.registry import Configurable
 from noterl.training.console import progress_bar
 from noterl.tune import trial as trials_
@@ -159,7 +159,7 @@ def tune(
     for name, limit in (("memory", memory), ("time_limit", time_limit)):
         if limit is not None:
             check_number(name, limit, low=0, above=True)
-    check_seed(seed)
+    generators = Generators(seed)
     if not isinstance(agent, type):
         raise ValueError(f"agent must be a class of agents, such as noterl.PPO, got {agent!r}")
     if not isinstance(dataset, str | os.PathLike | None):
@@ -186,7 +186,6 @@ def tune(
         "weights": start,
     }
     check_same_search(opened, path, searched)
-    generators = Generators(seed)
     seeds = generators("tune").integers(2**31, size=seeds_per_trial).tolist()
     evaluation_seed = int(generators("tune evaluation").integers(2**31))
     task = Task(agent, env, constants, steps, seeds, evaluations, episodes, evaluation_seed, start, dataset)

@@ -182,9 +182,8 @@ class DQN(Agent):
             defaults = defaults._replace(policy=GreedyQPolicy())
         if not self.state_spec:
             return defaults
-        updates = 1 if self.is_image else 4  # each has 16 times as many rows
-        sampler = Prioritized(alpha=0.9, beta=0.6)
-        return defaults._replace(n_step=3, updates=updates, sampler=sampler)
+        # Each update has 16 times as many rows.
+        return defaults._replace(n_step=3, updates=1 if self.is_image else 4, sampler=Prioritized(alpha=0.9, beta=0.6))
 
     def forward(self, observation: Any, *state: Any) -> Any:
         """Return the action values `[B, A]`; with a memory, `(action values, next state)`."""

@@ -117,6 +117,10 @@ class CriticEnsemble(Agent):
         chosen = ops.reshape(chosen, (-1, self.num_critics, *(1 for _ in stacked.shape[2:])))
         return ops.min(ops.where(chosen, stacked, float("inf")), axis=1)
 
+    def value_for_actor(self, values: Sequence[Any]) -> Any:
+        """Return the minimum of the critics' values, `[B, ...]` each, or their mean if targets take random critics."""
+        return sum(values) / len(values) if self.has_random_critics else reduce(ops.minimum, values)
+
     def critic_values(self, outputs: Any) -> Any:
         """Return the values `[B]` of a critic's outputs `[B, 1]`."""
         return scalar_values(outputs)

@@ -10,7 +10,6 @@ truncations, and at the newest step of a running episode.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import reduce
 from typing import Any
 
 from noterl.agent import Defaults
@@ -85,5 +84,5 @@ class ReBRAC(TD3):
         return ops.mean(self.actor_beta * distance) - inverse_mean_size(q) * ops.mean(q)
 
     def actor_value(self, observation: Any, action: Any) -> Any:
-        """Return the minimum of the critics' values, `[B]`."""
-        return reduce(ops.minimum, q_values(self.critics, observation, action))
+        """Return the minimum of the critics' values, `[B]`, or their mean if targets take random critics."""
+        return self.value_for_actor(q_values(self.critics, observation, action))

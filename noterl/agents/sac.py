@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from functools import partial, reduce
+from functools import partial
 from typing import Any, Unpack
 
 import numpy as np
@@ -159,8 +159,8 @@ class SAC(CriticEnsemble):
         values = self.actor(observation)
         if not self.discrete:
             inputs = joint(observation, ops.tanh(values[:, : self.action_size]))
-            return self.actor_value([self.critic_values(critic(inputs)) for critic in self.critics])
-        q = self.actor_value([action_values(critic(observation), self.action_size) for critic in self.critics])
+            return self.value_for_actor([self.critic_values(critic(inputs)) for critic in self.critics])
+        q = self.value_for_actor([action_values(critic(observation), self.action_size) for critic in self.critics])
         return ops.sum(ops.softmax(values, axis=-1) * q, axis=-1)
 
     def update(self, batch: Batch, index: int = 0) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -188,7 +188,7 @@ class SAC(CriticEnsemble):
 
     def actor_loss(self, batch: Batch) -> tuple[Any, Any]:
         """Return the mean of `temperature * log pi - Q` (equation 7), and the log-probabilities `[B]`."""
-        q, log_probability = self._evaluate(self.critics, self.actor_value, batch)
+        q, log_probability = self._evaluate(self.critics, self.value_for_actor, batch)
         objective = ops.stop_gradient(self.entropy_weight()) * log_probability - q
         return self.mean_over_rows(objective, batch), ops.stop_gradient(log_probability)
 
@@ -202,10 +202,6 @@ class SAC(CriticEnsemble):
             legal = ops.sum(ops.cast(batch.extra["action_mask"], "float32"), axis=-1)
             target = target * ops.log(ops.maximum(ops.reshape(legal, (-1,)), 1.0)) / math.log(max(self.action_size, 2))
         return -self.mean_over_rows(self.log_temperature * (log_probability + target), batch)
-
-    def actor_value(self, values: Sequence[Any]) -> Any:
-        """Return the minimum of the critics' values, `[B, ...]` each, or their mean if targets take random critics."""
-        return sum(values) / len(values) if self.has_random_critics else reduce(ops.minimum, values)
 
     def entropy_weight(self) -> Any:
         """Return the temperature as a tensor."""

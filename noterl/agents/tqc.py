@@ -69,7 +69,7 @@ class TQC(SAC):
             raise ValueError(f"a critic must return quantiles [B, {self.critic_outputs}], got {tuple(outputs.shape)}")
         return outputs
 
-    def actor_value(self, values: Sequence[Any]) -> Any:
+    def value_for_actor(self, values: Sequence[Any]) -> Any:
         """Return the mean of all quantiles of all critics, `[B]`, for quantiles `[B, M]` each."""
         return sum(ops.mean(quantiles, axis=-1) for quantiles in values) / len(values)
 

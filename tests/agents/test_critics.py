@@ -12,6 +12,7 @@ import noterl
 from noterl import networks
 from noterl.backends import current
 from noterl.learning.update import add_random_numbers
+from noterl.networks.critics import q_values
 from noterl.replay import Prioritized
 from tests.support import reference_values as reference
 from tests.support.batches import CONTINUOUS, VECTOR, copied, differences, random_batch, row
@@ -320,3 +321,15 @@ def test_one_quantile_has_the_gradient_of_a_squared_error_to_the_mean_of_the_tar
 def test_bad_argument_raises_with_its_name(name: str, arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         getattr(noterl, name)(CONTINUOUS, **arguments).build()
+
+
+@torch_only
+@pytest.mark.parametrize("in_target", [2, 4])
+def test_actor_of_rebrac_maximizes_the_mean_if_targets_take_random_critics(in_target: int) -> None:
+    agent = noterl.ReBRAC(CONTINUOUS, hidden=(4,), critics=4, critics_in_target=in_target, seed=1)
+    rng = np.random.default_rng(0)
+    observation, action = rng.normal(size=(3, 5)).astype(np.float32), rng.normal(size=(3, 2)).astype(np.float32)
+    rows = keras.ops.convert_to_tensor(observation), keras.ops.convert_to_tensor(action)
+    values = np.stack([keras.ops.convert_to_numpy(value) for value in q_values(agent.critics, *rows)])
+    expected = values.mean(axis=0) if in_target == 2 else values.min(axis=0)
+    np.testing.assert_allclose(keras.ops.convert_to_numpy(agent.actor_value(*rows)), expected, rtol=1e-6)

@@ -16,6 +16,7 @@ from noterl.backends.common import UpdateOptions
 from noterl.backends.on_device import Carry, DeviceProgram, Report, Training
 from noterl.envs import EnvSource
 from noterl.envs.observation import ObservationEncoder
+from noterl.envs.wrappers.masks import masks_in_observation
 from noterl.hyperparameters import discount_factor
 from noterl.learning import optimizers
 from noterl.learning.device_exploration import Exploration, find_exploration
@@ -40,13 +41,15 @@ def calls_are_possible(learner: Any, actor: Any, source: EnvSource) -> bool:
     """Return whether compiled calls can collect with any kind of memory.
 
     This needs the JAX backend, an environment of pure functions, and exploration that compiled calls can compute (see
-    `find_exploration`); on the CPU also a network without convolutions. Reward models are computed on the host.
+    `find_exploration`); on the CPU also a network without convolutions. Reward models are computed, and action masks in
+    observations are read, on the host.
     """
     device_programs = backends.current().capabilities.get("device_programs")
     return (
         source.functions is not None
         and device_programs is not None
         and learner.reward_model is None
+        and not masks_in_observation(source.observation_space, source.action_space)
         and find_exploration(actor.head, actor.explorer) is not None
         and device_programs.loops_are_fast(learner.variables)
     )

@@ -9,6 +9,7 @@ from typing import Any
 import keras
 import numpy as np
 import pytest
+from gymnasium import spaces
 from keras import ops
 
 import noterl
@@ -718,3 +719,23 @@ def test_schedule_of_a_policy_has_the_value_of_the_last_round() -> None:
     for steps in (8, 4):
         split.fit(steps=steps, num_envs=2, verbose=0)
     assert whole.policy.eps == split.policy.eps == pytest.approx(0.99)
+
+
+def test_masks_in_observations_are_honoured_on_the_host() -> None:
+    """Only the number that the observation names is legal, and has the reward 1."""
+    jnp = pytest.importorskip("jax").numpy
+
+    def observed(number: Any) -> Any:
+        return {"observation": jnp.zeros(2), "action_mask": jnp.zeros(4, jnp.int8).at[number].set(1)}
+
+    def reset(key: Any) -> Any:
+        return observed(2), (jnp.int32(2), jnp.int32(0))
+
+    def step(key: Any, state: Any, action: Any) -> Any:
+        number, count = (state[0] + 1) % 4, state[1] + 1
+        return observed(number), (number, count), jnp.where(action == state[0], 1.0, -1.0), count >= 10, False
+
+    space = spaces.Dict({"observation": spaces.Box(0, 9, (2,)), "action_mask": spaces.MultiBinary(4)})
+    env = noterl.envs.functional(reset, step, space, spaces.Discrete(4))
+    agent = noterl.PPO(env, hidden=(4,), rollout_steps=8, epochs=1, seed=1)
+    assert set(agent.fit(steps=80, num_envs=2, verbose=0).history["reward"]) == {10.0}

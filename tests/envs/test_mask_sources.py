@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import gymnasium
@@ -123,3 +124,27 @@ def test_parts_of_another_shape_are_no_masks() -> None:
     source = noterl.envs.resolve(Other)
     assert type(source.make(0)) is Other
     source.close()
+
+
+def test_copy_of_an_environment_reads_its_own_masks() -> None:
+    """A search copies environments that cannot be restored otherwise."""
+
+    class Counted(gymnasium.Env):
+        observation_space, action_space = spaces.Box(0, 9, (1,)), spaces.Discrete(3)
+        count = 0
+
+        def action_masks(self) -> Any:
+            return [self.count == number for number in range(3)]
+
+        def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+            return np.zeros(1, np.float32), {}
+
+        def step(self, action: Any) -> Any:
+            self.count += 1
+            return np.zeros(1, np.float32), 0.0, False, False, {}
+
+    env = noterl.envs.resolve(Counted).make(0)
+    env.reset(seed=1)
+    copied = copy.deepcopy(env)
+    masks = [each.step(0)[-1]["action_mask"] for each in (copied, copied, env)]
+    assert np.argmax(masks, axis=1).tolist() == [1, 2, 1]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import gymnasium
@@ -18,12 +18,12 @@ class MaskInInfo(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     Args:
         env: the environment.
-        read: returns the legal actions for the newest observation.
+        is_observed: whether observations hold the legal actions; otherwise a method of the environment returns them.
     """
 
-    def __init__(self, env: gymnasium.Env[Any, Any], read: Callable[[Any], Any]) -> None:
+    def __init__(self, env: gymnasium.Env[Any, Any], is_observed: bool) -> None:
         super().__init__(env)
-        self._read = read
+        self._is_observed = is_observed
 
     @property
     def spec(self) -> Any:  # type: ignore[override]  # gymnasium's base class declares an attribute
@@ -46,7 +46,9 @@ class MaskInInfo(gymnasium.Wrapper[Any, Any, Any, Any]):
         # After a termination there is no action to choose.
         if terminated or ACTION_MASK in info:
             return result
-        return (*result[:-1], {**info, ACTION_MASK: self._read(result[0])})
+        # Found at each step, because a copy of this wrapper holds another environment.
+        mask = mask_of_observation(result[0]) if self._is_observed else _masked_layer(self.env).action_masks()
+        return (*result[:-1], {**info, ACTION_MASK: mask})
 
 
 def with_masks(env: Any) -> Any:
@@ -58,10 +60,8 @@ def with_masks(env: Any) -> Any:
     has_wrapper = any(isinstance(layer, MaskInInfo) for layer in layers(env))
     if has_wrapper or action_space is None or not part_sizes(action_space):
         return env
-    if masks_in_observation(observation_space, action_space):
-        return MaskInInfo(env, mask_of_observation)
-    method = next((layer.action_masks for layer in layers(env) if callable(getattr(layer, "action_masks", None))), None)
-    return env if method is None else MaskInInfo(env, lambda observation: method())
+    is_observed = masks_in_observation(observation_space, action_space)
+    return MaskInInfo(env, is_observed) if is_observed or _masked_layer(env) is not None else env
 
 
 def masks_in_observation(observation_space: Any, action_space: Any) -> bool:
@@ -69,6 +69,11 @@ def masks_in_observation(observation_space: Any, action_space: Any) -> bool:
     members = observation_space.spaces if isinstance(observation_space, spaces.Dict) else {}
     sizes = part_sizes(action_space)
     return bool(sizes) and ACTION_MASK in members and members[ACTION_MASK].shape == (sum(sizes),)
+
+
+def _masked_layer(env: Any) -> Any:
+    """Return the environment or wrapper that has a method `action_masks`, or None."""
+    return next((layer for layer in layers(env) if callable(getattr(layer, "action_masks", None))), None)
 
 
 def mask_of_observation(observation: Any) -> Any:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from noterl.backends.common import NonFiniteError
 from noterl.callback import Callback
 from noterl.types import Logs
@@ -26,10 +28,20 @@ class TerminateOnNaN(Callback):
 
     all_ranks = True  # each process of a strategy would raise the error
 
+    _counts = False  # whether the agent counts the updates, which `pretrain` does not
+
+    def on_train_begin(self, logs: Logs) -> None:
+        """Judge by the agent's count until training ends."""
+        self._counts = True
+
+    def on_train_end(self, logs: Logs) -> None:
+        """Judge by the loss."""
+        self._counts = False
+
     def on_batch_end(self, batch: int, logs: Logs) -> None:
         """Stop if the update was not finite, and therefore not applied."""
         # An update that was undone does not count, so the agent's count stays at the number of this batch.
-        if logs and self.agent.updates <= batch and not self.agent.stop_epochs(logs):
-            error = NonFiniteError(logs["loss"], update=batch, step=self.agent.steps)
+        is_undone = self.agent.updates <= batch if self._counts else not math.isfinite(logs.get("loss", 0.0))
+        if logs and is_undone and not self.agent.stop_epochs(logs):
             # Without the second half, that the agent keeps the last finite state: this holds for each stop.
-            self.agent.stop(str(error).partition(";")[0])
+            self.agent.stop(str(NonFiniteError(logs["loss"], update=batch, step=self.agent.steps)).partition(";")[0])

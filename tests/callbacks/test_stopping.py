@@ -339,6 +339,16 @@ class TestTerminateOnNaN:
         agent.set_rule("learning_rate", 1e25)
         assert "not finite" in agent.fit(steps=40, callbacks=[TerminateOnNaN()], verbose=0).stop_reason
 
+    @pytest.mark.parametrize("updates", [0, 8])
+    def test_pretraining_stops_by_the_loss(self, updates: int) -> None:
+        """`pretrain` counts no updates."""
+        data = noterl.Dataset.record(noterl.DQN("CartPole-v1", hidden=(4,), seed=1), steps=40, seed=1)
+        agent = noterl.DQN("CartPole-v1", hidden=(4,), seed=1)
+        agent.compile(optimizer=keras.optimizers.SGD(0.01), batch_size=4, learning_starts=1, update_every=1, updates=1)
+        agent.fit(steps=updates, verbose=0) if updates else None
+        losses = agent.pretrain(data, 20, verbose=0, callbacks=[TerminateOnNaN()])["loss"]
+        assert len(losses) == 20
+
     def test_finite_training_is_unchanged(self) -> None:
         plain, observed = self.agent(), self.agent()
         plain.fit(steps=30, verbose=0)

@@ -132,7 +132,7 @@ class StateSequences(Ring):
         Called before sequences are counted or saved.
         """
         begin = self.storage.begin
-        if self.length and begin:
+        if self.length:
             first = self._rows[self.stored_indices(), 0]
             # Only the first rows of a lane in the memory may lack older frames.
             evicted = np.flatnonzero(first < begin + (self.storage.frames - 1) * len(self._counts))

@@ -167,8 +167,9 @@ def test_windows_keep_a_batch_of_sequences(make: Any, lanes: int) -> None:
 
 
 @pytest.mark.backends("torch")
-def test_sequences_have_complete_stacks_of_frames() -> None:
-    """The memory holds 20 steps of one episode, whose frames are the numbers of the steps."""
+@pytest.mark.parametrize("steps", [range(60), range(30, 48)])  # the second is an episode that a resumed run continues
+def test_sequences_have_complete_stacks_of_frames(steps: range) -> None:
+    """The memory holds 18 or 20 steps of one episode, whose frames are the numbers of the steps."""
     replay = Replay(20, frame_stack=4)
     replay.build(spaces.Box(0, 255, (4, 1), np.uint8), spaces.Discrete(2), allocate=False)
     replay.store_sequences(SequenceSpec(length=4, burn_in=0, every=1, state={}))
@@ -177,7 +178,7 @@ def test_sequences_have_complete_stacks_of_frames() -> None:
     def stack(step: int) -> np.ndarray:
         return np.maximum(0, np.arange(step - 3, step + 1))[:, None].astype(np.uint8)
 
-    for step in range(60):
+    for step in steps:
         replay.sequences.begin_round({STARTS: np.array([step == 0], np.float32)})
         replay.add(0, stack(step), 0, 0.0, stack(step + 1), False, False)
         replay.sequences.add(0, replay.storage.count - 1)

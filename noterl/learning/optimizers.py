@@ -312,17 +312,17 @@ def set_rule(optimizer: Any, rule: str, value: float) -> None:
     low, high = _RULES.get(rule, (0.0, math.inf))
     value = check_number(rule, value, low=low, high=high)
     if _is_torch(optimizer):
-        rate = optimizer.param_groups[0].get("lr")
+        name = "lr" if rule == "learning_rate" else rule
+        first_value = optimizer.param_groups[0].get(name)
         for group in optimizer.param_groups:
             if rule in ("beta_1", "beta_2"):
                 first, second = group["betas"]
                 group["betas"] = (value, second) if rule == "beta_1" else (first, value)
-            elif rule == "learning_rate":
-                # The groups keep their ratio, also after a rate of 0.
-                group["noterl_ratio"] = group["lr"] / rate if rate else group.get("noterl_ratio", 1.0)
-                group["lr"] = value * group["noterl_ratio"]
             else:
-                group[rule] = value
+                # The groups keep their ratio, also after a value of 0.
+                key = f"noterl_ratio_{name}"
+                group[key] = group[name] / first_value if first_value else group.get(key, 1.0)
+                group[name] = value * group[key]
     elif rule == "learning_rate":
         optimizer.learning_rate = value
     elif isinstance(getattr(optimizer, rule), Hyperparameter):

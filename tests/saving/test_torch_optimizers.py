@@ -112,7 +112,10 @@ def test_parameter_groups_keep_their_ratio_and_their_number() -> None:
         agent = noterl.DQN("CartPole-v1", hidden=(4,), seed=7)
         parts = np.array_split(np.arange(len(list(agent.q.parameters()))), len(rates))
         parameters = list(agent.q.parameters())
-        groups = [{"params": [parameters[k] for k in part], "lr": lr} for part, lr in zip(parts, rates, strict=True)]
+        groups = [
+            {"params": [parameters[k] for k in part], "lr": lr, "weight_decay": 10 * lr}
+            for part, lr in zip(parts, rates, strict=True)
+        ]
         agent.compile(torch.optim.Adam(groups))
         agent.build()
         return agent
@@ -123,5 +126,7 @@ def test_parameter_groups_keep_their_ratio_and_their_number() -> None:
     agent.set_rule("learning_rate", 0.0)
     agent.set_rule("learning_rate", 2e-3)
     assert [group["lr"] for group in agent.optimizer.param_groups] == pytest.approx([2e-3, 2e-4])
+    agent.set_rule("weight_decay", 0.5)
+    assert [group["weight_decay"] for group in agent.optimizer.param_groups] == pytest.approx([0.5, 0.05])
     with pytest.raises(ValueError, match="2 parameter groups"):
         grouped(1e-3).set_state(agent.get_state())

@@ -61,7 +61,6 @@ class DataMemory:
 
     Attributes:
         data: the data set.
-        template: the agent's memory, whose settings the memory has.
         replay: the memory.
     """
 
@@ -69,7 +68,6 @@ class DataMemory:
         template = learner.replay
         assert template is not None
         self.data: Any = data
-        self.template: Replay = template
         # A sampler belongs to one memory, so parts are copied.
         config = {
             name: value.from_config(value.get_config()) if isinstance(value, Configurable) else value
@@ -91,9 +89,9 @@ class DataMemory:
         """The hash of the data, which a resumed run compares."""
         return _hash(self.data)
 
-    def holds(self, data: Any, template: Any) -> bool:
-        """Return whether the memory holds these data with the settings of this memory."""
-        return self.template is template and (self.data is data or self.identity == _hash(data))
+    def holds(self, data: Any) -> bool:
+        """Return whether the memory holds these data."""
+        return self.data is data or self.identity == _hash(data)
 
     def get_state(self, *, replay: bool) -> dict[str, Any]:
         """Return the identity of the data and, with `replay`, the state of the sampler; not the data."""

@@ -123,6 +123,8 @@ class Parts:
                 "argument, compile keeps the memory",
                 stacklevel=4,  # the caller of compile, which `utils.words` wraps
             )
+        if settings.replay is not kept:
+            self.data = self.saved_data = None  # priorities of another memory
         # A new agent that starts at step 0 has none.
         for text in settings.ended_schedules(self.counters.steps) if self.counters.steps else ():
             warnings.warn(
@@ -220,7 +222,7 @@ class Parts:
                 f"takes from it, got {len(dataset)}"
             )
         memory = self.data
-        if memory is None or not memory.holds(dataset, learner.replay):
+        if memory is None or not memory.holds(dataset):
             memory = DataMemory(learner, dataset)
         memory.replay.add_fields(with_next(learner.info_spec))  # the agent may have met masks since the memory was made
         if self.saved_data is not None:

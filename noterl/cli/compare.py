@@ -87,7 +87,7 @@ def groups_of(paths: Sequence[str]) -> dict[str, list[str]]:
         matches = [path] if Path(path).exists() else sorted(glob.glob(path, recursive=True))
         if not matches:
             raise UsageError(f"no file matches {path!r}")
-        name = _name(path)
+        name = str(Path(path).parent) if Path(path).name == LOG_FILE else path.removesuffix(".csv")
         logs = [_log(match) for match in matches]
         # Two patterns may have the same short name; the second curve is named by its first log.
         groups[logs[0] if name in groups else name] = logs
@@ -103,7 +103,3 @@ def _log(path: str) -> str:
     if not logs:
         raise UsageError(f"the folder {path!r} holds no {LOG_FILE}")
     return str(logs[0])
-
-
-def _name(path: str) -> str:
-    return str(Path(path).parent) if Path(path).name == LOG_FILE else path.removesuffix(".csv")

@@ -90,7 +90,7 @@ def validation_loss(learner: ReplayLearner, memory: Replay) -> Callable[[], floa
         memory: holds the data set.
     """
     seed = learner.algorithm.generators.seed
-    size = min(learner.batch_size, len(memory))
+    size = memory.num_sampleable(learner.batch_size)
     sample = memory.sample_pass(size, generator=Generators(seed)("validation"))
     loss_of = compile_measurement(learner, partial(_loss, learner), "validation", training=False)
 

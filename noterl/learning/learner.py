@@ -6,6 +6,7 @@ The loop uses `add` and `due`. The loop's `UpdateRunner` uses `call_size`, `samp
 
 from __future__ import annotations
 
+import bisect
 import math
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -226,8 +227,7 @@ class Learner(UpdateSource):
     @property
     def share(self) -> int:
         """Transitions of a gradient update that this process samples."""
-        size = int(self.schedule.batch_size)
-        return size if self.strategy is SINGLE else self.strategy.share(size)
+        return self.batch_size if self.strategy is SINGLE else self.strategy.share(self.batch_size)
 
     @property
     @abstractmethod
@@ -315,12 +315,13 @@ class Learner(UpdateSource):
         """
         if self.steps_per_execution != "auto":
             return int(self.steps_per_execution)
-        is_usual = updates == self.schedule.updates
+        is_usual = updates == self.schedule.compiled["updates"]
         return min(updates if is_usual else 1 << (updates - 1).bit_length(), LARGEST_CALL)
 
     def largest_batch(self, size: int) -> int:
         """Return the size of the largest batch, of at most `size` transitions, that the memory can sample now."""
-        return min(size, int(self.memory.num_sampleable(size)))
+        # A memory may say only whether it can fill a batch.
+        return bisect.bisect_left(range(1, size + 1), True, key=lambda rows: self.memory.num_sampleable(rows) < rows)
 
     # State
 

@@ -36,8 +36,7 @@ def q_values(critics: Sequence[networks.Network], observation: Tensor, action: T
 
 def joint(observation: Tensor, action: Tensor) -> Tensor:
     """Return observations `[B, ...]` and actions `[B, A]` side by side: the inputs of critics, `[B, D + A]`."""
-    size = int(np.prod(observation.shape[1:]))
-    flat = ops.reshape(ops.cast(observation, "float32"), (-1, size))
+    flat = ops.reshape(ops.cast(observation, "float32"), (-1, int(np.prod(observation.shape[1:]))))
     return ops.concatenate([flat, ops.cast(action, "float32")], axis=-1)
 
 

@@ -97,8 +97,7 @@ def read_cfg(path: Path) -> NetworkDescription:
     except (configparser.Error, ValueError) as error:
         line = getattr(error, "lineno", None)
         place = str(path) if line is None else f"{path}, line {line}"
-        reason = " ".join(str(error).split())
-        raise ValueError(f"network: {place}: {reason}") from None
+        raise ValueError(f"network: {place}: {' '.join(str(error).split())}") from None
     if not parser.sections():
         raise ValueError(f"network: {path} has no sections, such as [dense-1]")
     reader = _CfgReader(str(path), parser, _lines_of_cfg(text))

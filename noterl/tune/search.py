@@ -400,8 +400,7 @@ class Search:
         if not complete:
             return Result(self.study, {}, float("nan"), default, folder)
         best = self.study.best_trial
-        fixed = self.optuna.trial.FixedTrial(best.params, best.number)
-        values = self.space(fixed, self.task.steps)
+        values = self.space(self.optuna.trial.FixedTrial(best.params, best.number), self.task.steps)
         again = [self._value_of(replace(fresh, values={**fresh.values, **values})), self._value_of(fresh)]
         return Result(self.study, values, float(best.value), default, folder, *again)
 

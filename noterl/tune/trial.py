@@ -155,11 +155,10 @@ def _make_agent(task: Task, seed: int) -> Any:
 
 def _train_together(task: Task, population: Population, pipe: Connection) -> None:
     """Train the members, and report evaluations after equal parts of the steps, until the trial is pruned."""
-    num_envs = split(task.agent, task.values)[2].get("num_envs")
     for number in range(1, task.evaluations + 1):
         missing = task.steps * number // task.evaluations - population.steps
         if missing:
-            population.fit(steps=missing, num_envs=num_envs, verbose=0)
+            population.fit(steps=missing, verbose=0, **split(task.agent, task.values)[2])
         if population.failed:
             raise ValueError(f"a loss or gradient is not finite after these updates of a seed: {population.failed}")
         values = population.evaluate(task.episodes, seed=task.evaluation_seed)["reward_mean"].tolist()

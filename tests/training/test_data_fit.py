@@ -347,6 +347,20 @@ class TestValidation:
         assert not differences(*(agent.get_state()["generators"] for agent in agents))
         assert len(history.history["validation_loss"]) == 2 and np.isfinite(history.history["validation_loss"]).all()
 
+    @pytest.mark.backends("torch")
+    def test_batch_has_the_transitions_that_can_be_sampled(self) -> None:
+        """The first transitions of a part of an episode lack older frames."""
+        make = lambda: noterl.envs.FrameStack(Line(), 4)  # noqa: E731
+        agent = noterl.DQN(make, hidden=(8,), seed=1)
+        agent.compile(replay=Replay(10, frame_stack=4), batch_size=4, learning_starts=100)
+        agent.fit(steps=15, verbose=0)
+        part = noterl.Dataset.load(agent.replay)
+        data = noterl.Dataset.record(agent, steps=40, seed=3)
+        learner = noterl.DQN(make, hidden=(8,), seed=1)
+        learner.compile(replay=Replay(100, frame_stack=4), batch_size=16)
+        history = learner.fit(dataset=data, updates=2, updates_per_epoch=2, validation_data=part, verbose=0)
+        assert np.isfinite(history.history["validation_loss"]).all()
+
     def test_validation_loss_is_the_loss_without_dropout(self) -> None:
         def network(rate: float) -> Any:
             layers = [keras.layers.Dense(8, "relu"), keras.layers.Dropout(rate), keras.layers.Dense(2)]
@@ -368,6 +382,17 @@ class TestValidation:
 
 
 class TestResume:
+    @pytest.mark.backends("torch")
+    def test_new_memory_has_no_priorities_of_the_old_one(self, tmp_path: Path) -> None:
+        agent = make_agent(replay=Replay(50, sampler=Prioritized()))
+        data = data_of(agent)
+        agent.fit(dataset=data, updates=5, verbose=0)
+        agent.compile(replay=Replay(50), batch_size=8)
+        agent.save(tmp_path / "agent.noterl")
+        loaded = noterl.load(tmp_path / "agent.noterl")
+        loaded.fit(dataset=data, updates=5, verbose=0)
+        assert loaded.updates == 10
+
     @pytest.mark.parametrize("sampler", [None, Prioritized()], ids=["uniform", "prioritized"])
     def test_resumed_run_equals_an_uninterrupted_one(self, tmp_path: Path, sampler: Any) -> None:
         def script(stop_at: int | None, path: Path) -> Any:
@@ -455,6 +480,15 @@ class TestMixing:
         callbacks = [noterl.callbacks.LambdaCallback(on_train_begin=set_size)]
         agent.fit(steps=20, dataset=make_data(episodes=1), callbacks=callbacks, verbose=0)
         assert agent.steps == 40
+
+    @pytest.mark.backends("torch")
+    def test_largest_batch_is_the_largest_that_both_can_fill(self) -> None:
+        agent = noterl.DQN(lambda: Line(), hidden=(8,), seed=1)
+        agent.compile(batch_size=8, learning_starts=10, update_every=5, updates=2)
+        found: list[int] = []
+        callbacks = [noterl.callbacks.LambdaCallback(on_train_end=lambda logs: found.append(agent.largest_batch(64)))]
+        agent.fit(steps=20, dataset=make_data(episodes=2), callbacks=callbacks, verbose=0)
+        assert found == [40]  # half of them are all transitions of the agent
 
     def test_share_leaves_at_least_one_of_each(self) -> None:
         from noterl.learning.data_memory import rows_of_data

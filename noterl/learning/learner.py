@@ -221,8 +221,9 @@ class Learner(UpdateSource):
 
     @property
     def batch_size(self) -> int:
-        """Transitions of one gradient update."""
-        return int(self.schedule.batch_size)
+        """Transitions of one gradient update; a size that a callback has set is rounded down for the replicas."""
+        replicas = self.strategy.replicas
+        return max(int(self.schedule.batch_size) // replicas, 1) * replicas
 
     @property
     def share(self) -> int:

@@ -287,6 +287,13 @@ class TestCalls:
         assert sizes == {1, 2, 4, 8, 16, 32, 64, 128, 256}
         assert all(learner.call_size(updates) >= updates for updates in range(1, 257))
 
+    @pytest.mark.parametrize(("adapted", "shared"), [(50, 48), (48, 48), (2, 4)])
+    def test_adapted_batch_is_divisible_by_the_replicas(self, tape: Tape, adapted: int, shared: int) -> None:
+        learner = learner_of(taped(tape))
+        learner.schedule.batch_size = adapted
+        learner.strategy = type("Four", (), {"replicas": 4, "share": lambda self, size: size // 4})()
+        assert (learner.batch_size, learner.share) == (shared, shared // 4)
+
     def test_a_group_larger_than_the_largest_call_is_split(self, tape: Tape) -> None:
         agent = taped(tape, updates=600, update_every=150)
         agent.fit(steps=150, verbose=0)

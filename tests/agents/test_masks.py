@@ -154,7 +154,7 @@ def test_discrete_sac_averages_over_legal_actions() -> None:
     observation = tensor(batch.observation[0])
     masks = {"next_action_mask": tensor(mask), "action_mask": tensor(mask)}
     row = batch._replace(next_observation=observation, extra=masks)
-    found = [fetch(each) for each in agent._evaluate(agent.critics, agent.actor_value, row, "next_")]
+    found = [fetch(each) for each in agent._evaluate(agent.critics, agent.value_for_actor, row, "next_")]
     logits = np.where(mask, fetch(agent.actor(observation)).astype(np.float64), -np.inf)
     policy = np.exp(logits - logits.max(axis=1, keepdims=True))
     policy /= policy.sum(axis=1, keepdims=True)

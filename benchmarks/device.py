@@ -4,6 +4,8 @@
 
 - `solve`: seconds of `fit` until the mean return of 40 episodes reaches 475, for 10 seeds, in processes of their own.
   Each then plays 100 episodes. The compilation cache is warm: a first process fills it.
+  With `--before`, only this part runs, the processes of an older commit in turn, and results/device/before.json holds
+  the ratio of the seconds: python -m benchmarks.device --before a249a9f2
 - `lanes`: steps per second of PPO with 1,024 lanes and EarlyStopping, History and CSVLogger, after the first call.
   With `--bare`, `prototypes/device_ppo_fast.py` runs in turn, and the ratio is shown.
 - `dqn`, `sac`: steps per second of DQN on CartPole and of SAC on Pendulum, on the device and with a vector environment,
@@ -35,9 +37,11 @@ import numpy as np
 
 from benchmarks import stats
 from benchmarks.evaluation import versions
-from benchmarks.processes import RESULTS, machine, store, warn_if_busy
+from benchmarks.old_against_new import checkout
+from benchmarks.processes import RESULTS, ROOT, machine, store, warn_if_busy
 
 RESULT = RESULTS / "device" / "device.json"
+BEFORE_BAR = 0.8  # the seconds of `solve`, divided by those of commit a249a9f2
 SOLVE_BAR, LANES_BAR, BARE_BAR, POPULATION_BAR = 2.0, 300_000.0, 0.8, 0.5
 STEPS, LANES = 61_440, 16  # of `solve`: 120 rollouts at most
 REPLAY_LANES = 4  # of `dqn` and `sac`
@@ -187,17 +191,36 @@ def population_seconds(members: int, steps: int) -> dict[str, list[float]]:
     return {"whole": [together[0], apart[0]], "training": [together[1], apart[1]]}
 
 
-def run_separately(name: str, *words: str, cache: str) -> Any:
+def run_separately(name: str, *words: str, cache: str, folder: Path = ROOT) -> Any:
     """Return the result of a part in a process of its own, with JAX's compilation cache in a folder."""
     environment = {
         **os.environ,
+        "PYTHONPATH": str(folder),
         "JAX_COMPILATION_CACHE_DIR": cache,
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
         "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
     }
     command = [sys.executable, "-m", "benchmarks.device", "--one", name, *words]
-    output = subprocess.run(command, check=True, capture_output=True, text=True, env=environment).stdout
+    output = subprocess.run(command, check=True, capture_output=True, text=True, env=environment, cwd=folder).stdout
     return json.loads(output.splitlines()[-1])
+
+
+def measure_before(version: str, seeds: int, cache: str) -> dict[str, Any]:
+    """Run `solve` of an older version and of this one in turn; return the runs and the ratio of their seconds."""
+    runs: dict[str, list[dict[str, Any]]] = {"before": [], "after": []}
+    with checkout(version) as folder:
+        folders = {"before": folder, "after": ROOT}
+        for name in runs:
+            run_separately("solve", "0", cache=f"{cache}/{name}", folder=folders[name])  # fills the cache
+        for seed in range(seeds):
+            for name in sorted(runs, reverse=bool(seed % 2)):
+                run = run_separately("solve", str(seed), cache=f"{cache}/{name}", folder=folders[name])
+                runs[name].append(run)
+    after, before = ([run["seconds"] for run in runs[name]] for name in ("after", "before"))
+    ratio = stats.paired_ratio(after, before)
+    held = sum(run["evaluation"] >= 475 for run in runs["after"])
+    print(f"solve: {ratio} of the seconds of {version}; {held} of {seeds} seeds hold 475", flush=True)
+    return {"version": version, "pairs": seeds, **ratio, "bar": BEFORE_BAR, "held": held, "seeds": seeds, "runs": runs}
 
 
 def measure_solve(seeds: int, cache: str) -> dict[str, Any]:
@@ -252,6 +275,7 @@ def main(words: list[str] | None = None) -> None:
     )
     parser.add_argument("--members", type=int, default=64)
     parser.add_argument("--member-steps", type=int, default=20_480, help="steps of each member of `population`")
+    parser.add_argument("--before", help="a checkout of an older commit, or a git revision, for `solve` alone")
     parser.add_argument("--bare", type=Path, help="path of the bare program device_ppo_fast.py")
     parser.add_argument("--one", nargs="+", help=argparse.SUPPRESS)
     arguments = parser.parse_args(words)
@@ -276,6 +300,9 @@ def main(words: list[str] | None = None) -> None:
         "versions": versions(("noterl", "numpy", "jax", "keras")),
     }
     with tempfile.TemporaryDirectory() as cache:
+        if arguments.before is not None:
+            store(result | measure_before(arguments.before, arguments.seeds, cache), RESULT.with_name("before.json"))
+            return
         if "solve" in arguments.parts:
             result["solve"] = measure_solve(arguments.seeds, cache)
             result["runs"] = result["solve"].pop("runs")

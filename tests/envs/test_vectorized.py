@@ -32,6 +32,12 @@ def fit(agent: noterl.Agent, **arguments: Any) -> noterl.History:
         return agent.fit(verbose=0, **arguments)
 
 
+def heavy() -> Any:
+    env: Any = gymnasium.make("CartPole-v1")
+    env.unwrapped.gravity = -50.0
+    return env
+
+
 class TestFit:
     def test_lanes_are_those_of_the_native_vector_environment(self) -> None:
         agent = small()
@@ -71,11 +77,12 @@ class TestFit:
         fit(loaded, steps=96, vectorize=True)
         assert_same_state(loaded, whole)
 
-    def test_changes_of_the_users_object_warn(self) -> None:
-        env: Any = gymnasium.make("CartPole-v1")
-        env.unwrapped.theta_threshold_radians = 0.1
-        with pytest.warns(UserWarning, match="theta_threshold_radians"):
-            small(env).fit(steps=8, num_envs=2, vectorize=True, verbose=0)
+    @pytest.mark.parametrize("env", [heavy, heavy()], ids=["factory", "object"])
+    def test_changes_of_the_users_environment_warn(self, env: Any) -> None:
+        agent = small(env)
+        with pytest.warns(UserWarning, match=r"gravity=-50.0.*vectorize"):
+            agent.fit(steps=8, num_envs=2, vectorize=True, verbose=0)
+        fit(agent, steps=40, vectorize=True)  # warns once
 
     @pytest.mark.parametrize(
         ("env", "arguments"),

@@ -110,8 +110,8 @@ class EnvSource(ABC):
         self._owned = owned
         self._described = described
         self._made: list[Env] = []  # environments that this source made, and closes
-        # What the user has changed on the object is missing in copies by its spec. A step changes the object, too.
-        self._attributes = None if env is None or build is not None else plain_attributes(self._single())
+        # What the user has changed on an environment is missing in copies by its spec. A step changes attributes, too.
+        self._attributes = plain_attributes(self._single())
 
     @classmethod
     @abstractmethod
@@ -279,7 +279,9 @@ class EnvSource(ABC):
         """Return one more environment, whose spaces are checked; raise a ValueError if none can be made."""
         try:
             env = self._checked(self._builder()(render_mode))
-            self._compare(env)
+            # A factory makes its changes again, and may make others each time.
+            if self._build is None:
+                self._compare(env)
             return env
         except NotRemade as error:
             raise ValueError(
@@ -288,18 +290,16 @@ class EnvSource(ABC):
             ) from error
 
     def _compare(self, env: Env) -> None:
-        """Warn once if the first copy of the user's object has other attributes than the object had."""
+        """Warn once if a copy by the spec has other attributes than the user's object or the factory's environment."""
         attributes = self._attributes
-        self._attributes = None
-        if attributes is None:
-            return
+        self._attributes = {}
         copied = plain_attributes(env)
         changed = [f"{name}={value!r}" for name, value in attributes.items() if copied.get(name, value) != value]
         if changed:
             warnings.warn(
                 f"env: noterl made a copy of {name_of(self._env)} by its spec, which lacks what was changed on the "
                 f"object: {', '.join(changed)}. Pass a function that makes the changed environment: "
-                "env=lambda: make_my_environment()",
+                "env=lambda: make_my_environment(), without vectorize=True",
                 stacklevel=2,
             )
 

@@ -107,8 +107,7 @@ class ScalarSource(EnvSource):
         """
         if self._vectorized is None:
             spec = self.spec
-            # A source from a file has no environment; a copy of the user's object warns if it lacks what was changed.
-            if (self._build is None and spec is not None) or (spec is None and self._env is None):
+            if spec is None and self._env is None:  # a source from a file has no environment
                 with contextlib.closing(self.make_evaluation()) as env:
                     spec = env.spec
             if spec is None:
@@ -117,6 +116,9 @@ class ScalarSource(EnvSource):
                     f"'CartPole-v1'; got {name_of(self._env)}"
                 )
             maker = RegisteredVector(spec)
+            # The maker does not call a factory, so what the factory changes is missing, too.
+            with contextlib.closing(maker.make_single()) as env:
+                self._compare(env)
             self._vectorized = MakerSource(self.observation_space, self.action_space, build=self._build, maker=maker)
         return self._vectorized
 

@@ -104,6 +104,7 @@ def test_they_are_honoured_beside_the_previous_step() -> None:
 def test_object_and_its_wrappers_are_read(kind: Any) -> None:
     agent_of(gymnasium.wrappers.TimeLimit(kind(), 3)).fit(steps=40, verbose=0)
     agent_of(SyncVectorEnv([kind] * 2)).fit(steps=40, verbose=0)
+    assert noterl.envs.check(SyncVectorEnv([kind] * 2)).ok
 
 
 def test_final_observations_may_be_one_dict_of_arrays() -> None:

@@ -19,7 +19,7 @@ from noterl.envs.checking.checker import Checker
 from noterl.envs.checking.report import Report
 from noterl.envs.checking.vector import DIFFERS, REPEATED_STEPS, check_vector, difference
 from noterl.envs.ends import InvalidStepError
-from noterl.envs.making import Env, name_of, vector_builder
+from noterl.envs.making import Env, as_env, name_of, vector_builder
 from noterl.envs.snapshots import get_state, has_state_methods, set_state
 from noterl.envs.source import open_env
 from noterl.envs.sources.base import EnvSource
@@ -69,7 +69,7 @@ def check(env: Any, *, episodes: int = 3, steps: int = 1000, seed: int = 0) -> R
     report = Report(name_of(opened))
     try:
         if type(opened) is SyncVectorEnv:
-            source = ScalarSource(*spaces, env=opened.envs[0], build=vector_builder(opened))
+            source = ScalarSource(*spaces, env=as_env(opened.envs[0]), build=vector_builder(opened))
             _Examiner(source, report, owned=owned).run(episodes, steps, seed)
         elif isinstance(opened, VectorEnv):
             check_vector(opened, report, steps, seed)

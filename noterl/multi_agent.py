@@ -106,10 +106,10 @@ class MultiAgent(BaseAgent):
         if action_mask is not None:
             raise ValueError(f"action_mask must be None for several agents, got {action_mask!r}")
         if isinstance(observation, Mapping):
+            # PettingZoo's ids may be ints; `names` holds their text.
+            observation = {str(name): part for name, part in observation.items()}
             if set(observation) != set(self.names):
-                raise ValueError(
-                    f"observation must hold one for each of the agents {list(self.names)}, got {list(observation)}"
-                )
+                raise ValueError(f"observation must have an entry for each of {self.names}, got {list(observation)}")
             observation = [observation[name] for name in self.names]
         joint = self._team.joined_observations(observation)
         actions, _ = self._parts.act_encoded(np.atleast_2d(joint), deterministic)

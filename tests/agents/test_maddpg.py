@@ -245,6 +245,18 @@ def test_acting_runs_in_numpy_and_uses_the_agents_names(half: noterl.MADDPG) -> 
 
 
 @pytest.mark.backends("torch")
+def test_acting_takes_the_ids_of_the_environment() -> None:
+    class Numbered(LeavingTeam):
+        possible_agents: Any = (0, 1, 2)
+
+    agent = noterl.MADDPG(Numbered, hidden=(4,), seed=1)
+    observations, _ = Numbered().reset()
+    assert agent.act(observations) == agent.act(list(observations.values()))
+    with pytest.raises(ValueError, match=r"for each of \('0', '1', '2'\), got \['0'\]"):
+        agent.act({0: observations[0]})
+
+
+@pytest.mark.backends("torch")
 def test_logs_and_evaluation_hold_rewards_of_each_agent(half: noterl.MADDPG) -> None:
     history = half.fit(episodes=2, verbose=0).history
     for name in half.names:

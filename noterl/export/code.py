@@ -71,8 +71,8 @@ def identity(graph: Graph) -> str:
 
 
 def identifier(name: str) -> str:
-    """Return a name of an input as a Python identifier."""
-    return re.sub(r"\W", "_", name)
+    """Return a name of an input as a Python identifier that the code of an exported file does not use."""
+    return re.sub(r"^(self|torch|functional|x\d+)$", r"\1_", re.sub(r"\W", "_", name))
 
 
 def plain_text(text: str) -> str:

@@ -176,12 +176,14 @@ Input = tuple[str, tuple[str, ...], Any]
 def inputs_of(encoder: ObservationEncoder) -> list[Input]:
     """Return the inputs: "observation", or the parts of a Dict, named by the keys, joined by dots.
 
-    Letters of the keys that Python and the frameworks do not allow in names are replaced by underscores.
+    Letters of the keys that Python and the frameworks do not allow in names are replaced by underscores. A name that
+    is a keyword of Python, or would be taken for the state of a memory, begins with "input_".
     """
     inputs: list[Input] = []
     for part in encoder.parts:
         name = re.sub(r"[^0-9A-Za-z_.]", "_", ".".join(map(str, part.path))) or "observation"
-        name = name if name[0].isalpha() and not keyword.iskeyword(name) else f"input_{name}"
+        # "state." begins the names of the inputs that hold the state of a memory.
+        name = f"input_{name}" if keyword.iskeyword(name) or name.startswith(STATE) or not name[0].isalpha() else name
         taken = {identifier(other) for other, _, _ in inputs}
         names = itertools.chain([name], (f"{name}_{number}" for number in itertools.count(2)))
         unique = next(candidate for candidate in names if identifier(candidate) not in taken)

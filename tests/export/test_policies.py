@@ -33,6 +33,13 @@ PARTS = spaces.Dict(
         "gears_first": spaces.Discrete(2),
     }
 )
+# The part "state" would be the state of a memory; the other names are those of the code in an exported file.
+RESERVED = spaces.Dict(
+    {
+        "state": spaces.Dict({"pos": spaces.Box(-1.0, 1.0, (2,)), "vel": spaces.Box(-1.0, 1.0, (3,))}),
+        **{name: spaces.Box(-1.0, 1.0, (1,)) for name in ("self", "self_", "torch", "functional", "x0", "x1", "x9")},
+    }
+)
 
 
 def functional() -> keras.Model:
@@ -63,6 +70,7 @@ def modules() -> Any:
 
 CASES: dict[str, Any] = {
     "dict of parts": lambda: noterl.PPO((PARTS, spaces.MultiDiscrete([3, 2])), hidden=(8,)),
+    "reserved names": lambda: noterl.DQN((RESERVED, DISCRETE), hidden=(8,)),
     "normalized parts": lambda: noterl.A2C(
         (spaces.Dict({"a": spaces.Discrete(2), "b": VECTOR}), DISCRETE), hidden=(8,), normalize_observation=True
     ),

@@ -42,7 +42,7 @@ class IQL(CriticEnsemble):
 
     Args:
         env: see `noterl.Agent`.
-        hidden: units of each hidden layer, of all networks; with images, of the critics only.
+        hidden: units of each hidden layer, of all networks; with images, only of the critics of Box actions.
         network: the path of a network file, or your own actor as for `SAC`; or (actor, value, critic, critic), where
             the value network is `[B, observation] -> [B, 1]` and critics are as for `SAC`; or (actor, value, critic)
             with one file for all critics. The agent builds a network that is None.
@@ -53,7 +53,7 @@ class IQL(CriticEnsemble):
             imitates all actions alike; a larger number prefers better actions. Can be changed during training.
         critics: the number of critics.
         critics_in_target: the number of random critics whose minimum is used; by default all.
-        critic_hidden: units of each hidden layer of the critics; by default as in the actor.
+        critic_hidden: units of each hidden layer of the critics; by default as in `hidden`, with the same exception.
         layer_norm: whether the hidden layers of the critics normalize their values.
         dropout: the share of the critics' hidden values that is 0 in each update; not in targets.
         normalize_observation: see `noterl.Agent`.
@@ -104,8 +104,7 @@ class IQL(CriticEnsemble):
                 return networks.default_network(space, layers, size, **self.critic_norm)
             return networks.default_critic(space, layers, size, **self.critic_norm)
 
-        outputs = size if self.discrete else 2 * size
-        self.actor = self.spaces.network_or_default(actor, hidden, outputs)
+        self.actor = self.spaces.network_or_default(actor, hidden, size if self.discrete else 2 * size)
         self.state_value: networks.Network = self.spaces.network_or_default(value, hidden, 1)
         self.build_ensemble(critics, hidden, build_critic, shape if self.discrete else (self.observation_size + size,))
         self.gamma = self.hyperparameter("gamma", gamma, minimum=0.0, maximum=1.0)

@@ -38,7 +38,7 @@ class SAC(CriticEnsemble):
 
     Args:
         env: see `noterl.Agent`.
-        hidden: units of each hidden layer, of actor and critics; with images, of the critics only.
+        hidden: units of each hidden layer, of actor and critics; with images, only of the critics of Box actions.
         network: the path of a network file, or your own actor `[B, observation] -> [B, 2 A]`, mean and log standard
             deviation before the tanh, or logits `[B, A]` for Discrete actions; or (actor, critic, critic), or (actor,
             critic) with one file for all critics. Critics are `[B, observation + A] -> [B, 1]`, or `[B, observation]
@@ -58,8 +58,9 @@ class SAC(CriticEnsemble):
         critics: the number of critics.
         critics_in_target: the number of random critics whose minimum a target takes; by default all. With fewer, the
             actor maximizes the mean of all critics; otherwise their minimum.
-        critic_hidden: units of each hidden layer of the critics; by default as in the actor.
-        layer_norm: whether the hidden layers of the critics normalize their values.
+        critic_hidden: units of each hidden layer of the critics; by default as in `hidden`, with the same exception.
+        layer_norm: whether the hidden layers of the critics normalize their values. With images and Discrete actions,
+            `layer_norm` and `dropout` are for the 512 units after the convolutions, and are refused with `recurrent`.
         dropout: the share of the critics' hidden values that is 0 in each update; not in targets.
         normalize_observation: see `noterl.Agent`.
         normalize_reward: see `noterl.Agent`.

@@ -123,6 +123,7 @@ def nature_cnn(
     log_std: float | None = None,
     scale: float | None = 1 / 255,
     layer_norm: bool = False,
+    dropout: float = 0.0,
 ) -> Network:
     """Build the convolutional network of Mnih et al. (2015).
 
@@ -134,9 +135,9 @@ def nature_cnn(
     - (channels, height, width), as from `gymnasium.wrappers.FrameStackObservation`;
     - (frames, height, width, channels), a stack of images with channels.
 
-    `gain`, `log_std` and `layer_norm`, which is for the 512 units, are as in `mlp`; a dueling network ignores the
-    first two. Pixel values are multiplied by `scale`. The
-    default is for values from 0 to 255; None is for values that are small already.
+    `gain` and `log_std` are as in `mlp`; a dueling network ignores both. `layer_norm` and `dropout`, also as in `mlp`,
+    are for the 512 units. Pixel values are multiplied by `scale`. The default is for values from 0 to 255; None is for
+    values that are small already.
 
     Raises:
         ValueError: if the images are smaller than 36x36.
@@ -145,10 +146,9 @@ def nature_cnn(
     if not is_image_shape(shape):
         raise ValueError(f"shape must be (height, width, channels) with at least 36x36 pixels, got {tuple(shape)}")
     hidden_gain = None if dueling else _hidden_gain(gain)
-    trunk = _convolutions(tuple(shape), scale, hidden_gain)
-    stream = _hidden_layer(512, "relu", hidden_gain, (layer_norm, 0.0))
+    stream = _hidden_layer(512, "relu", hidden_gain, (layer_norm, dropout))
     last = [] if dueling else _last_layers(outputs, gain, log_std)
-    return _build(_plan(trunk, stream, last, outputs, dueling), tuple(shape))
+    return _build(_plan(_convolutions(tuple(shape), scale, hidden_gain), stream, last, outputs, dueling), tuple(shape))
 
 
 def is_image_shape(shape: tuple[int, ...]) -> bool:
@@ -189,8 +189,8 @@ def default_network(
             stream, each for as many outputs as there are actions.
         gain: as in `mlp`; a dueling network ignores the gain.
         log_std: as in `mlp`; a dueling network has no log standard deviations.
-        **norm: `layer_norm` and `dropout`, as in `mlp`; not for layers of a description. For images, the 512 units are
-            normalized, and nothing is dropped.
+        **norm: `layer_norm` and `dropout`, as in `mlp`; not for layers of a description. For images, both are for the
+            512 units.
 
     Raises:
         ValueError: if the space is not supported, or another argument is not one of the allowed values.
@@ -202,7 +202,7 @@ def default_network(
     shape = tuple(encoder.space.shape)
     described = hidden if isinstance(hidden, HiddenLayers) else None
     if described is None and is_image_shape(shape):
-        options: dict[str, Any] = {"gain": gain, "log_std": log_std, "layer_norm": norm.get("layer_norm", False)}
+        options: dict[str, Any] = {"gain": gain, "log_std": log_std, **norm}
         return nature_cnn(shape, outputs, dueling=dueling, scale=pixel_scale(encoder.space), **options)
     hidden_gain = None if dueling else _hidden_gain(gain)
     layers = _hidden_layers(hidden, activation, hidden_gain, **norm)
@@ -594,14 +594,11 @@ def _hidden_layer(units: int, activation: str, gain: float | None, norm: tuple[b
     """
     layer_norm = check_bool("layer_norm", norm[0])
     dropout = probability("dropout", norm[1])
-    if not layer_norm and not dropout:
+    layers: list[tuple] = [("dropout", dropout)] if dropout else []
+    layers += [("layer_norm",)] if layer_norm else []
+    if not layers:
         return [("dense", units, activation, gain)]
-    layers: list[tuple] = [("dense", units, "linear", gain)]
-    if dropout:
-        layers.append(("dropout", dropout))
-    if layer_norm:
-        layers.append(("layer_norm",))
-    return [*layers, ("activation", activation)]
+    return [("dense", units, "linear", gain), *layers, ("activation", activation)]
 
 
 def _plan(trunk: list[tuple], stream: list[tuple], last: list[tuple], outputs: int, dueling: int) -> tuple:

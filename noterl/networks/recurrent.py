@@ -221,14 +221,15 @@ def recurrent_network(
         space: of observations; see `default_network`.
         cell: "gru", "lstm", a cell of `recurrent`, or a function that returns a cell for a number of inputs.
         units: of "gru" and "lstm".
-        hidden: units of each layer after the cell; as in `nature_cnn`, none follow for images.
+        hidden: units of each layer after the cell; as in `nature_cnn`, none follow for images without `actions`.
         outputs: the number of outputs.
         actions: the values of an action that the layers after the cell receive beside its outputs.
         dueling: whether a value and an advantage stream follow, as in `dueling_mlp`.
-        **last_layer: `activation`, `gain` and `log_std`, as in `mlp`.
+        **last_layer: `activation`, `gain`, `log_std`, `layer_norm` and `dropout`, as in `mlp`.
 
     Raises:
-        ValueError: if the cell is not one of these, or another argument is not one of the allowed values.
+        ValueError: if the cell is not one of these, if no hidden layers follow that `layer_norm` or `dropout` could
+            change, or if another argument is not one of the allowed values.
     """
     encoder, size = default_encoder(space, last_layer.get("gain"))
     if isinstance(cell, str) and cell in KINDS:
@@ -252,7 +253,10 @@ def recurrent_network(
             f'such as {{"hidden": (64,)}}, got {built!r:.200}'
         )
     build = dueling_mlp if dueling else mlp
-    hidden = () if is_image_shape(space.shape or ()) else hidden
+    if is_image_shape(space.shape or ()) and not actions:
+        if last_layer.get("layer_norm") or last_layer.get("dropout"):
+            raise ValueError("layer_norm and dropout must be left out with recurrent, images and Discrete actions")
+        hidden = ()
     inputs = _num_outputs(built, size) + actions
     return RecurrentNetwork(encoder, built, build(inputs, hidden, outputs, **last_layer), partial(make, size))
 

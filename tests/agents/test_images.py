@@ -114,6 +114,23 @@ def test_flattened_images_warn(name: str) -> None:
         build(name, pixels((10, 10, 3)), hidden=(4,))
 
 
+@pytest.mark.parametrize("name", ["SAC", "IQL"])
+def test_options_of_the_layers_of_critics_are_used(name: str) -> None:
+    options: dict[str, Any] = {"hidden": (7,), "layer_norm": True, "dropout": 0.5, "seed": 1}
+    critic = getattr(noterl, name)((pixels((36, 36, 2)), DISCRETE), **options).critics[0]
+    kinds = [type(module).__name__ for module in critic]
+    assert kinds[-5:] == ["Linear", "Dropout", "LayerNorm", "ReLU", "Linear"]
+
+
+def test_critics_of_a_memory_have_hidden_layers_for_box_actions_only() -> None:
+    options: dict[str, Any] = {"hidden": (7,), "recurrent": "gru", "recurrent_units": 4, "seed": 1}
+    for space, shape in ((BOX, (4 + 2, 7)), (DISCRETE, (4, 3))):
+        critic = noterl.SAC((pixels((36, 36, 2)), space), **options).critics[0]
+        assert networks.get_weights(critic.parts["output"])[0].shape == shape
+    with pytest.raises(ValueError, match="layer_norm and dropout must be left out with recurrent, images and Discrete"):
+        noterl.SAC((pixels((36, 36, 2)), DISCRETE), layer_norm=True, **options)
+
+
 def test_normalized_bytes_are_not_scaled() -> None:
     agent = build("DQN", pixels((128,)), hidden=(4,), normalize_observation=True)
     plain = networks.mlp(128, [4], 3)

@@ -45,7 +45,7 @@ class SAC(CriticEnsemble):
             -> [B, A]` for Discrete actions. Their initial weights must differ. The agent builds a network that is None.
         gamma: discount factor, 0 to 1. Can be changed during training.
         temperature: weight of the entropy, at least 0; higher makes the policy more random. "auto" learns it. A number
-            or schedule sets it, and a number can be changed during training.
+            or schedule sets it, and a number can be changed during training. The next two arguments need "auto".
         initial_temperature: the initial value of a learned temperature, above 0. For small rewards, such as with
             `normalize_reward`, use about 0.01. With 1, entropy outweighs the rewards for tens of thousands of updates.
         target_entropy: the entropy of the policy that a learned temperature maintains. The default is minus the number
@@ -134,8 +134,10 @@ class SAC(CriticEnsemble):
         self.learns_temperature: bool = temperature == "auto"
         if self.learns_temperature:
             self.log_temperature: Any = keras.Variable(np.float32(log_initial), name="log_temperature")
-        elif isinstance(temperature, str):
-            raise ValueError(f"temperature must be 'auto' or a number, got {temperature!r}")
+        elif isinstance(temperature, str) or (initial_temperature, target_entropy) != (1.0, None):
+            # Only a learned temperature has an initial value and a target.
+            condition = "or a number without initial_temperature= and target_entropy="
+            raise ValueError(f"temperature must be 'auto', {condition}, got {temperature!r}")
         else:
             self.optimizer_names = ("actor", "critic")
             self.temperature = self.hyperparameter("temperature", temperature, minimum=0.0)
@@ -179,8 +181,8 @@ class SAC(CriticEnsemble):
         """Return the sum of the critics' mean squared errors, and the mean of the absolute errors `[B]`."""
         combine = partial(self.target_value, batch=batch)
         next_q, log_probability = self._evaluate(self.target_critics, combine, batch, "next_")
-        soft_value = next_q - self.entropy_weight() * log_probability  # equation 3
-        soft_value = ops.reshape(soft_value, batch.reward.shape)
+        # equation 3
+        soft_value = ops.reshape(next_q - self.entropy_weight() * log_probability, batch.reward.shape)
         # Without sequences, the memory has summed the rewards of several steps.
         steps = (batch.extra["continues"], self.replay.n_step) if self.state_spec else (None, 1)
         target = losses.n_step_target(batch.reward, batch.discount, soft_value, *steps)

@@ -2,7 +2,10 @@
 
 Paper: Fujimoto and Gu, "A minimalist approach to offline reinforcement learning" (2021), equations 3 to 5.
 
-Differs: none known. As in the paper, observations are normalized; statistics come from the data set and are then fixed.
+As in the paper, observations are normalized; statistics come from the data set and are then fixed.
+
+Differs: normalized observations are clipped to -10 and 10. 1e-8 is added to the variance; the paper adds 1e-3 to the
+standard deviation.
 """
 
 from __future__ import annotations

@@ -27,9 +27,9 @@ from noterl.types import Batch
 class CrossQ(SAC):
     """Soft actor-critic without target networks, for Box actions with finite bounds.
 
-    All dense layers have batch renormalization. A critic receives the taken and the next actions of a batch in one
-    pass, so its statistics are those of both. Make one update for each step, as by default. The actor acts with running
-    statistics.
+    All dense layers have batch renormalization, except those inside of encoders of images and residual blocks. A critic
+    receives the taken and the next actions of a batch in one pass, so its statistics are those of both. Make one update
+    for each step, as by default. The actor acts with running statistics.
 
     Args:
         env: see `noterl.Agent`.

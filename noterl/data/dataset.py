@@ -150,7 +150,7 @@ class Dataset(Configurable):
         self.terminated: Array = np.asarray(terminated, np.bool_)
         self.origin: dict[str, int] = {name: count for name, count in origin.items() if count}
 
-    @functools.cached_property
+    @property
     def clipped(self) -> Dataset:
         """This data set with the signs of the rewards."""
         return self.from_config({**self.get_config(), "rewards": np.sign(self.rewards)})

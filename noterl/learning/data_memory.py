@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
@@ -57,17 +56,18 @@ class DataMemory:
     Args:
         learner: the agent's learner, which is built.
         data: a `noterl.Dataset`.
+        identity: of the data; empty for validation data.
         settings: arguments of `Replay` that replace the agent's.
 
     Attributes:
-        data: the data set.
+        identity: of the data, which a resumed run compares.
         replay: the memory.
     """
 
-    def __init__(self, learner: Learner, data: Any, **settings: Any) -> None:
+    def __init__(self, learner: Learner, data: Any, identity: str = "", **settings: Any) -> None:
         template = learner.replay
         assert template is not None
-        self.data: Any = data
+        self.identity: str = identity
         # A sampler belongs to one memory, so parts are copied.
         config = {
             name: value.from_config(value.get_config()) if isinstance(value, Configurable) else value
@@ -84,15 +84,6 @@ class DataMemory:
         if template.device_copy is not None:
             self.replay.device_copy = DeviceObservations(self.replay, learner.variables[0])
 
-    @functools.cached_property
-    def identity(self) -> str:
-        """The hash of the data, which a resumed run compares."""
-        return _hash(self.data)
-
-    def holds(self, data: Any) -> bool:
-        """Return whether the memory holds these data."""
-        return self.data is data or self.identity == _hash(data)
-
     def get_state(self, *, replay: bool) -> dict[str, Any]:
         """Return the identity of the data and, with `replay`, the state of the sampler; not the data."""
         return {"identity": self.identity, "sampler": self.replay.sampler.get_state() if replay else None}
@@ -105,7 +96,7 @@ class DataMemory:
         """
         if state["identity"] == self.identity:
             if state["sampler"] is not None:
-                self.replay.sampler.check_state(state["sampler"], len(self.data))
+                self.replay.sampler.check_state(state["sampler"], len(self.replay))
                 self.replay.sampler.set_state(state["sampler"])
         elif is_resumed:
             raise ValueError("dataset must hold the data of the run that is resumed, but the data differ")
@@ -117,8 +108,11 @@ def follow_settings(sampler: Any, template: Any) -> None:
         setattr(sampler, name, getattr(template, name, getattr(sampler, name)))
 
 
-def _hash(data: Any) -> str:
-    """Return a digest of everything in a data set that updates may depend on."""
+def identity_of(data: Any) -> str:
+    """Return a hash of everything in a data set that updates may depend on.
+
+    Arrays may change in place between two fits, so each `fit(dataset=)` computes the hash.
+    """
     return digest(data.observations, data.actions, data.rewards, data.lengths, data.terminated)
 
 

@@ -20,7 +20,7 @@ from noterl.backends.reads import frozen
 from noterl.envs.observation import fit_dtype
 from noterl.explorer import Explorer
 from noterl.heads import Head, one_of
-from noterl.learning.data_memory import DataMemory, fix_statistics
+from noterl.learning.data_memory import DataMemory, fix_statistics, identity_of
 from noterl.learning.dry_run import find_forward_fields, naming_network, start_of
 from noterl.learning.info_fields import with_next
 from noterl.learning.learner import Learner
@@ -222,8 +222,9 @@ class Parts:
                 f"takes from it, got {len(dataset)}"
             )
         memory = self.data
-        if memory is None or not memory.holds(dataset):
-            memory = DataMemory(learner, dataset)
+        identity = identity_of(dataset)
+        if memory is None or memory.identity != identity:
+            memory = DataMemory(learner, dataset, identity)
         memory.replay.add_fields(with_next(learner.info_spec))  # the agent may have met masks since the memory was made
         if self.saved_data is not None:
             memory.set_state(self.saved_data, is_resumed=is_resumed)

@@ -161,6 +161,19 @@ def test_int_target_update_counts_updates_across_fits() -> None:
 
 
 @pytest.mark.backends("torch")
+@pytest.mark.parametrize("is_clipped", [False, True])
+def test_arrays_that_change_between_two_fits_are_read_again(is_clipped: bool) -> None:
+    agent = noterl.DQN(lambda: ClipRewards(Line()) if is_clipped else Line(), hidden=(8,), seed=1)
+    agent.compile(batch_size=8)
+    data = make_data()
+    for _ in range(2):
+        agent.fit(dataset=data, updates=2, verbose=0)
+        expected = np.sign(data.rewards) if is_clipped else data.rewards
+        assert np.array_equal(agent._parts.data.replay.storage.reward, expected)
+        data.rewards *= -2
+
+
+@pytest.mark.backends("torch")
 def test_schedules_count_updates() -> None:
     agent = make_agent(optimizer=noterl.schedules.Linear(0.5, 0.1, steps=8))
     rates: list[float] = []

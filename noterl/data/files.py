@@ -32,7 +32,7 @@ from noterl.utils.optional import require
 
 # The file in a folder of noterl.
 _FILE = "dataset.noterl"
-# The key of the spaces in an `.npz` file of noterl, which D4RL does not have.
+# The key of the spaces and the origin in an `.npz` file of noterl, which D4RL does not have.
 _SPACES = "noterl"
 _HDF5 = (".h5", ".hdf5")
 # What Minari calls a data set: perhaps a namespace, a name and a version.
@@ -90,7 +90,7 @@ def write(path: PathLike, dataset: Any) -> None:
         saving.write(target, {"kind": "dataset", **dataset.get_config()})
         return
     encoder = TreeEncoder()
-    text = json.dumps(encoder.encode([dataset.observation_space, dataset.action_space])).encode()
+    text = json.dumps(encoder.encode([dataset.observation_space, dataset.action_space, dataset.origin])).encode()
     members: dict[str, Any] = {name.removesuffix(".npy"): array for name, array in encoder.arrays.items()}
     members |= {**rows_of(dataset), _SPACES: np.frombuffer(text, np.uint8)}
     with replacing(target) as file:
@@ -98,7 +98,7 @@ def write(path: PathLike, dataset: Any) -> None:
 
 
 def _read_npz(path: Path) -> dict[str, Any]:
-    """Return the arrays of D4RL's keys, and the spaces if noterl wrote the file."""
+    """Return the arrays of D4RL's keys, and the spaces and the origin if noterl wrote the file."""
     with reading(path) as file:
         size = checked_size(file.fileno())
         check_directory(file, size)
@@ -120,8 +120,9 @@ def _read_npz(path: Path) -> dict[str, Any]:
         rows: dict[str, Any] = {key: array for key, array in arrays.items() if key in KEYS}
         if _SPACES in arrays:
             decoder = TreeDecoder(lambda name: arrays[name.removesuffix(".npy")], {})
-            space_pair = decoder.decode(parse(arrays[_SPACES].tobytes(), json.loads))
-            rows["observation_space"], rows["action_space"] = space_pair
+            observation_space, action_space, *origin = decoder.decode(parse(arrays[_SPACES].tobytes(), json.loads))
+            # Files of older versions have no origin.
+            rows |= {"observation_space": observation_space, "action_space": action_space, "origin": dict(*origin[:1])}
         return rows
 
 

@@ -125,7 +125,8 @@ def join_rows(columns: Mapping[str, Any]) -> dict[str, Any]:
     observation after a termination does not count.
 
     Args:
-        columns: the arrays by key, perhaps with an "observation_space" and an "action_space".
+        columns: the arrays by key, perhaps with an "observation_space" and an "action_space". An "origin" holds what
+            was found before the rows were written.
 
     Raises:
         ValueError: if a key is missing, values do not fit, or no transition has a next observation.
@@ -178,7 +179,7 @@ def join_rows(columns: Mapping[str, Any]) -> dict[str, Any]:
         "terminated": terminals[last][lengths > 0],
         "observation_space": observation_space,
         "action_space": action_space,
-        "origin": {**origin, "without_timeouts": int("timeouts" not in columns)},
+        "origin": {**origin, "without_timeouts": int("timeouts" not in columns), **columns.get("origin", {})},
     }
 
 

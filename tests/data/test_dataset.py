@@ -327,6 +327,31 @@ def test_npz_has_the_keys_of_d4rl_and_equal_bytes(tmp_path: Path) -> None:
         dataset(2, observation_space=MIXED).save(tmp_path / "dict.npz")
 
 
+@pytest.mark.parametrize("name", ["copy.npz", "copy"])
+def test_copies_hold_what_was_found_in_the_rows(name: str, tmp_path: Path) -> None:
+    """A copy without it would be refused by an agent whose spaces replace inferred ones."""
+    columns = {key: values for key, values in rows().items() if key not in ("timeouts", "next_observations")}
+    data = Dataset.load(write(tmp_path / "rows.npz", columns))
+    assert {"inferred_spaces", "without_timeouts"} <= set(data.origin)
+    data.save(tmp_path / name)
+    loaded = Dataset.load(tmp_path / name)
+    assert loaded.origin == data.origin
+    assert loaded.describe()["warnings"] == data.describe()["warnings"]
+    own_spaces = spaces.Box(-50, 50, data.observation_space.shape), spaces.Box(-50, 50, data.action_space.shape)
+    assert loaded.with_spaces(*own_spaces).action_space == own_spaces[1]
+
+
+def test_npz_without_what_was_found_is_read(tmp_path: Path) -> None:
+    """Older versions wrote the spaces alone."""
+    data = dataset(4, 2)
+    data.save(tmp_path / "data.npz")
+    with np.load(tmp_path / "data.npz") as file:
+        members = dict(file)
+    pair = json.loads(members["noterl"].tobytes())[:2]
+    members["noterl"] = np.frombuffer(json.dumps(pair).encode(), np.uint8)
+    assert_same(Dataset.load(write(tmp_path / "old.npz", members)), data)
+
+
 @pytest.mark.parametrize(
     "spaces_text", [b"[]", b"3", b'["a", "b"]', b'[{"$space": ["Discrete", {"n": 1000000000}]}, 1]', b"{"]
 )

@@ -101,9 +101,11 @@ def check_by(by: Any) -> str | None:
 
 def least_window(agent: AgentView) -> int:
     """Return the number of newest transitions that hold a batch."""
-    sequences = agent.replay.sequences
-    batch_size = agent.update_batch_size
-    return batch_size if sequences is None else int(sequences.rows_of(batch_size))
+    replay = agent.replay
+    if replay.sequences is not None:
+        return int(replay.sequences.rows_of(agent.update_batch_size))
+    # The oldest transitions of each lane lack frames of their stacks after a trim, so they are not sampled.
+    return int(agent.update_batch_size + (replay.storage.frames - 1) * sum(replay.sources.lanes))
 
 
 def window_size(replay: Any) -> int:

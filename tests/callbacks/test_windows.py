@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 
 import noterl
 from noterl.callbacks import Adapt, ESSAdapt, ESSWindow, LambdaCallback, Rate, Scale, Window
+from noterl.envs import FrameStack
 from noterl.replay import Prioritized, RatioScore, Replay
 from noterl.replay.samplers import Sampler
 from noterl.training.dispatch import CallbackList, call_handlers
@@ -32,6 +34,8 @@ class Scripted:
     """A memory that returns the given values of the ESS, and records how many transitions are dropped."""
 
     sequences = None
+    storage = SimpleNamespace(frames=1)
+    sources = SimpleNamespace(lanes=(1,))
 
     def __init__(self, size: int, values: list[float]) -> None:
         self.size, self.values, self.dropped = size, values, []
@@ -226,6 +230,7 @@ def test_sampled_trim_prefers_high_scores_and_masks_the_rest() -> None:
             agent.replay.add(0, np.zeros(2), 0, 0.0, np.zeros(2), True, False)
         agent.replay.sampler.feedback(np.arange(40), {"td_error": np.where(np.arange(40) < 20, 9.0, 1.0)})
         callback = ESSWindow(scale=0.5, smooth=1.0, mode="target", trim="sampled")
+        agent.replay.set_sources((1,))
         callback.agent = agent
         ess = agent.replay.effective_sample_size()
         assert ess == pytest.approx(200**2 / (20 * 81 + 20))
@@ -297,6 +302,18 @@ def test_window_keeps_at_least_a_batch() -> None:
     agent = small_agent(batch_size=30)
     agent.fit(episodes=5, callbacks=[Window(1, every=2, unit="episodes")], verbose=0)
     assert len(agent.replay) == 40
+
+
+@pytest.mark.parametrize(
+    "make", [lambda: Window(1, every=8, unit="steps"), lambda: ESSWindow(0.01, mode="target", every=8, unit="steps")]
+)
+def test_windows_keep_a_batch_with_complete_stacks_of_frames(make: Any) -> None:
+    agent = noterl.DQN(lambda: FrameStack(CountingEnv(100), 4), hidden=(4,), seed=1)
+    replay = Replay(CAPACITY, frame_stack=4, sampler=Prioritized())
+    agent.compile(replay=replay, batch_size=30, learning_starts=50, update_every=8, updates=1)
+    agent.fit(steps=400, num_envs=8, callbacks=[make()], verbose=0)
+    assert agent.updates > 40
+    assert len(agent.replay) < CAPACITY // 2 and agent.replay.num_sampleable() >= 30
 
 
 @pytest.mark.parametrize(

@@ -270,9 +270,10 @@ def functional(
     for argument, space in (("observation_space", observation_space), ("action_space", action_space)):
         if not is_space(space):
             raise ValueError(f"{argument} must be a space of gymnasium, got {show(space)}")
+    functions = Functions(reset, step, observation_space, action_space, name)  # checks these two functions
     if check_positive("max_episode_steps", max_episode_steps, none=True) is not None:
-        reset, step = _limited(reset, step, int(max_episode_steps or 0))
-    return FunctionalEnv(Functions(reset, step, observation_space, action_space, name))
+        functions.reset, functions.step = _limited(reset, step, int(max_episode_steps or 0))
+    return FunctionalEnv(functions)
 
 
 def select(mask: Any, first: Any, second: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -163,7 +164,9 @@ class TestErrors:
         with pytest.raises(ValueError, match="max_episode_steps"):
             line(limit=0)
 
-    def test_results_that_do_not_fit_are_named(self) -> None:
+    @pytest.mark.parametrize("limit", [None, 9])
+    def test_results_that_do_not_fit_are_named(self, limit: int | None) -> None:
+        functional = partial(noterl.envs.functional, max_episode_steps=limit)
         box, choices, zero = spaces.Box(-1, 1, (1,)), spaces.Discrete(2), np.zeros(1, np.float32)
         good = lambda key, state, action: (zero, state, 0.0, False, False)  # noqa: E731
         with pytest.raises(ValueError, match="reset of"):
@@ -172,7 +175,6 @@ class TestErrors:
             functional(lambda key: (zero, zero), lambda *parts: (zero, zero, 0.0, False), box, choices)
         with pytest.raises(ValueError, match="scalar reward"):
             functional(lambda key: (zero, zero), lambda *parts: (zero, zero, zero, False, False), box, choices)
-
         with pytest.raises(ValueError, match="a bool as truncated, got float32"):
             functional(lambda key: (zero, zero), lambda *parts: (zero, zero, 0.0, False, np.float32(0)), box, choices)
 

@@ -343,3 +343,13 @@ class TestPlayers:
 
         results = play_games(TicTacToe(), count, count, 30, np.random.default_rng(0), openings=2)
         assert len(set(results.tolist())) > 1 and not np.isnan(results).any()
+
+    @pytest.mark.parametrize("action", [0, -1, 9])
+    def test_player_that_makes_an_illegal_move_is_refused(self, action: int) -> None:
+        def constant(game: Game, states: np.ndarray, generator: Any) -> np.ndarray:
+            return np.full(len(states), action)
+
+        with pytest.raises(ValueError, match=f"a player must return legal actions, got {action}"):
+            play_games(TicTacToe(), constant, RandomPlayer(), 8, np.random.default_rng(0))
+        with pytest.raises(ValueError, match=f"a player must return legal actions, got {action}"):
+            play_all_lines(TicTacToe(), constant, first=True)

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from noterl.envs.games.game import Array, Game
+from noterl.envs.games.game import Array, Game, Outcome
 from noterl.utils.checks import check_int, check_positive
 
 Player: TypeAlias = Callable[[Game, Array, np.random.Generator], Array]
@@ -46,11 +46,11 @@ def play_games(
             game.
 
     Raises:
-        ValueError: if `count` is not a positive int, or `openings` is not an int of at least 0.
+        ValueError: if `count` is not a positive int, `openings` is not an int of at least 0, or a player returns an
+            illegal action.
     """
     states = game.start(check_positive("count", count))
     results = np.full(count, np.nan)
-    random = RandomPlayer()
     moves = check_int("openings", openings, least=0)  # random moves that are left
     active = np.arange(count)
     while len(active):
@@ -60,9 +60,9 @@ def play_games(
         for number, player in enumerate((first, second)):
             rows = np.flatnonzero(to_play == number)
             if len(rows):
-                actions[rows] = (random if moves > 0 else player)(game, current[rows], generator)
+                actions[rows] = (RandomPlayer() if moves > 0 else player)(game, current[rows], generator)
         moves -= 1
-        outcome = game.advance(current, actions)
+        outcome = _advance(game, current, actions)
         states[active] = outcome.states
         over = outcome.terminated | outcome.truncated
         results[active[over]] = outcome.reward[over]
@@ -79,6 +79,9 @@ def play_all_lines(game: Game, player: Player, *, first: bool, generator: Any = 
         first: whether the player moves first.
         generator: passed to the player; by default a new one with the seed 0.
 
+    Raises:
+        ValueError: if the player returns an illegal action.
+
     Example:
     >>> from noterl.envs.games import TicTacToe, play_all_lines
     >>> play_all_lines(TicTacToe(), lambda game, states, generator: game.legal_actions(states).argmax(1), first=False)
@@ -92,11 +95,11 @@ def play_all_lines(game: Game, player: Player, *, first: bool, generator: Any = 
     while len(states):
         if mine:
             rows = np.arange(len(states))
-            actions = player(game, states, generator)
+            actions = np.asarray(player(game, states, generator))
         else:
             # Each position is continued by all legal moves of the opponent.
             rows, actions = np.nonzero(game.legal_actions(states))
-        outcome = game.advance(states[rows], actions)
+        outcome = _advance(game, states[rows], actions)
         lines = lines[rows]
         over = outcome.terminated | outcome.truncated
         score = outcome.reward if first else -outcome.reward
@@ -107,3 +110,12 @@ def play_all_lines(game: Game, player: Player, *, first: bool, generator: Any = 
         mine = not mine
     won, drawn, lost = counts.tolist()
     return won, drawn, lost
+
+
+def _advance(game: Game, states: Array, actions: Array) -> Outcome:
+    """Return the outcome of the actions `[N]`; raise a ValueError if one is illegal."""
+    # A comparison, because an index may be negative or too large.
+    is_legal = (game.legal_actions(states) & (actions[:, None] == np.arange(game.num_actions))).any(axis=1)
+    if not is_legal.all():
+        raise ValueError(f"a player must return legal actions, got {actions[~is_legal][0]}")
+    return game.advance(states, actions)

@@ -90,8 +90,7 @@ def validation_loss(learner: ReplayLearner, memory: Replay) -> Callable[[], floa
         memory: holds the data set.
     """
     seed = learner.algorithm.generators.seed
-    size = memory.num_sampleable(learner.batch_size)
-    sample = memory.sample_pass(size, generator=Generators(seed)("validation"))
+    sample = memory.sample_pass(memory.num_sampleable(learner.batch_size), generator=Generators(seed)("validation"))
     loss_of = compile_measurement(learner, partial(_loss, learner), "validation", training=False)
 
     def measure() -> float:

@@ -265,6 +265,10 @@ class Dataset(Configurable):
         observation of the next row. A row with both flags is a termination. Without next_observations, the last
         transition before a timeout is left out.
 
+        A `noterl.Replay` holds what its agent learns from. Observations of float64 are rounded to float32. If the
+        environment clips rewards, the rewards are clipped. In a memory of rollouts, as of PPO and A2C, observations
+        and rewards are normalized if the agent normalizes them. `record` returns the values of the environment.
+
         Args:
             source: an `.npz` or HDF5 file of rows, or a dict of these arrays; a folder of `save` or Minari; the id of a
                 local Minari data set, or a `minari.MinariDataset`; a `noterl.Replay`; or a `Dataset`.

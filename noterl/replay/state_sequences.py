@@ -116,7 +116,11 @@ class StateSequences(Ring):
             self._store(in_progress.pop(0))
 
     def _store(self, part: Part) -> None:
-        """Store a complete sequence in place of the oldest."""
+        """Store a complete sequence in place of the oldest, unless a step lacks older frames of its stack."""
+        complete = self.storage.sampleable(np.array(part.rows) % self.storage.capacity)
+        # The first steps of an episode that a resumed run continues.
+        if complete is not None and not complete.all():
+            return
         index = self.count % self.capacity
         if self.length == self.capacity:
             self.begin += 1
@@ -132,7 +136,7 @@ class StateSequences(Ring):
         Called before sequences are counted or saved.
         """
         begin = self.storage.begin
-        if self.length:
+        if self.length and begin:
             first = self._rows[self.stored_indices(), 0]
             # Only the first rows of a lane in the memory may lack older frames.
             evicted = np.flatnonzero(first < begin + (self.storage.frames - 1) * len(self._counts))

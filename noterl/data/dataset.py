@@ -160,13 +160,12 @@ class Dataset(Configurable):
         """The episodes, whose arrays are views of the arrays of all episodes."""
         episodes = []
         end = 0
-        for number, length in enumerate(self.lengths.tolist()):
+        for number, (length, ended) in enumerate(zip(self.lengths.tolist(), self.terminated.tolist(), strict=True)):
             steps = slice(end, end + length)
             end += length
             # Each episode before has one observation more than actions.
             seen = slice(steps.start + number, end + number + 1)
             observations = map_leaves(lambda array, seen=seen: array[seen], self.observations)
-            ended = bool(self.terminated[number])
             episodes.append(Episode(observations, self.actions[steps], self.rewards[steps], ended))
         return tuple(episodes)
 

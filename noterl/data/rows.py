@@ -92,8 +92,7 @@ def outside(values: Array, space: Space[Any]) -> Array:
     """Return which numbers of the values `[n, ...]` are not in the space, bool `[n, ...]`."""
     if isinstance(space, spaces.Box):
         # Bounds may be infinite on some sides.
-        finite = [np.abs(side[np.isfinite(side)]).max(initial=0.0) for side in (space.low, space.high)]
-        slack = _TOLERANCE * max(finite)
+        slack = _TOLERANCE * max(np.abs(side[np.isfinite(side)]).max(initial=0.0) for side in (space.low, space.high))
         return (values < space.low - slack) | (values > space.high + slack)
     assert isinstance(space, spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary)
     size = 2 if isinstance(space, spaces.MultiBinary) else space.nvec if hasattr(space, "nvec") else space.n

@@ -132,9 +132,8 @@ class Parts:
                 "ends before; add these steps to its range, or pass a number",
                 stacklevel=4,
             )
-        used_polyak = False
+        used_polyak = self._learner is not None and self._learner.schedule.polyak
         if self._learner is not None:
-            used_polyak = self._learner.schedule.polyak
             self._learner.discard_rollout()  # the new learner may have the same memory
         self._settings = settings
         self._learner = learner

@@ -270,9 +270,7 @@ def main(words: list[str] | None = None) -> None:
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--pairs", type=int, default=5)
     parser.add_argument("--steps", type=int, default=3_276_800, help="steps of `lanes`")
-    parser.add_argument(
-        "--replay-steps", type=int, nargs=2, default=(40_000, 2_000), help="steps of `dqn` and of `sac`"
-    )
+    parser.add_argument("--replay-steps", type=int, nargs=2, default=(40_000, 2_000), help="of `dqn` and of `sac`")
     parser.add_argument("--members", type=int, default=64)
     parser.add_argument("--member-steps", type=int, default=20_480, help="steps of each member of `population`")
     parser.add_argument("--before", help="a checkout of an older commit, or a git revision, for `solve` alone")
@@ -290,8 +288,7 @@ def main(words: list[str] | None = None) -> None:
         }[name]
         print(json.dumps(one(*map(int, numbers))))  # type: ignore[operator]
         return
-    start = machine()
-    warn_if_busy(start)
+    warn_if_busy(start := machine())
     result: dict[str, Any] = {
         "task": "device",
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
@@ -312,8 +309,8 @@ def main(words: list[str] | None = None) -> None:
             if name in arguments.parts:
                 result[name] = measure_replay(name, arguments.pairs, steps, cache)
         if "population" in arguments.parts:
-            pairs, members = arguments.pairs, arguments.members
-            result["population"] = measure_population(pairs, members, arguments.member_steps, cache)
+            sizes = arguments.members, arguments.member_steps
+            result["population"] = measure_population(arguments.pairs, *sizes, cache)
     if arguments.pairs >= stats.MIN_PAIRS and arguments.parts == list(PARTS):
         store(result, RESULT)
         print(f"stored in {RESULT}")

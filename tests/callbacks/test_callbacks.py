@@ -163,6 +163,12 @@ class TestEarlyStopping:
         if episodes < len(rewards):
             assert re.fullmatch(r"reward collapsed from \d+ to \d+", history.stop_reason)
 
+    def test_progress_counts_from_the_first_mean_that_is_a_number(self) -> None:
+        scores = iter([math.nan, 0, 10, 6, 6, 6, 6])
+        adder = LambdaCallback(on_episode_end=lambda episode, logs: logs.update(score=next(scores)))
+        stopper = EarlyStopping(1, monitor="score", collapse=0.3)
+        assert len(rewarded([0]).fit(episodes=7, callbacks=[adder, stopper], verbose=0)) == 6
+
     def test_collapse_is_counted_across_a_restore(self) -> None:
         first, second = (EarlyStopping(1, collapse=0.3) for _ in range(2))
         stopped_after([0, 10, 6, 6], first)

@@ -107,16 +107,15 @@ class ReduceLROnPlateau(MonitoringCallback):
 
     def _check(self, mean: float) -> None:
         """Store a better mean, or count a check without improvement; reduce the rates after `patience` of these."""
+        is_cooling = self._cooling > 0
+        self._cooling -= is_cooling
         if self._monitor.is_better(mean, self._best, self.min_delta):
             self._best = mean
             self._waited = 0
             self._plateaus = 0
             return
         # After a reduction, the mean still covers episodes with the old rate.
-        if self._cooling:
-            self._cooling -= 1
-            return
-        if self.agent.log_step < self.starts_at:
+        if is_cooling or self.agent.log_step < self.starts_at:
             return
         self._waited += 1
         if self._waited >= self.patience:

@@ -10,7 +10,8 @@ from .hyperparameter_scheduler import HyperparameterScheduler
 class LearningRateScheduler(HyperparameterScheduler):
     """Set the learning rate to a function of the steps, updates or episodes so far.
 
-    `HyperparameterScheduler` describes when the rate is set. The logs of each episode hold the rate as `learning_rate`.
+    `HyperparameterScheduler` describes when the rate is set. The logs of each episode hold the rate as `learning_rate`,
+    or `learning_rate/optimizer` if `optimizer` is given.
 
     Args:
         schedule: a function of the count that returns the rate, such as one of `noterl.schedules`.

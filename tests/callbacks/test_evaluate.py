@@ -442,9 +442,10 @@ class TestSchedulers:
         adams = {name: keras.optimizers.Adam(0.5) for name in Two.optimizer_names}
         agent = rewarded([0], Two, optimizer=adams)
         scheduler = LearningRateScheduler(lambda steps: 0.25, optimizer="critic")
-        agent.fit(episodes=1, callbacks=[scheduler], verbose=0)
+        history = agent.fit(episodes=1, callbacks=[scheduler], verbose=0)
         rates = {name: float(optimizer.learning_rate) for name, optimizer in agent.optimizers.items()}
         assert rates == {"actor": 0.5, "critic": 0.25}
+        assert history.history["learning_rate/critic"] == [0.25]
 
     @pytest.mark.parametrize(
         ("build", "message"),

@@ -93,8 +93,8 @@ class EarlyStopping(MonitoringCallback):
         mean = self._monitor.mean
         if self.criterion is not None and (mean == self.criterion or self._monitor.is_better(mean, self.criterion)):
             self.agent.stop(f"{name} reached {self.criterion}")
-        self._first = mean if self._first is None or np.isnan(self._first) else self._first
         if self._monitor.is_better(mean, self._best):
+            self._first = mean if self._best is None else self._first
             self._best = mean
             self._waited = self._collapsed = 0
             if self.restore_best_weights:

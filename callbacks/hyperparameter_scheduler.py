@@ -20,7 +20,7 @@ class HyperparameterScheduler(StatefulCallback):
     The value is set when training begins and when each episode ends. With `live`, the value is also set before each
     gradient update, and each update then runs as a separate compiled call. The counts are the agent's totals. If a run
     is resumed in the middle of an episode, the value is kept until the episode ends. The logs of each episode hold,
-    under `name`, or `name/optimizer` if `optimizer` is given, the value at the end of the episode.
+    under `name`, or `name/optimizer` for one of several optimizers, the value at the end of the episode.
 
     Args:
         name: one of `agent.hyperparameters`, or a rule of the optimizer: "learning_rate", "beta_1", "beta_2" or
@@ -94,7 +94,8 @@ class HyperparameterScheduler(StatefulCallback):
 
     def on_episode_end(self, episode: int, logs: Logs) -> None:
         """Log the value and set the next one, unless the end of `fit` cuts the episode short."""
-        logs[self.name if self.optimizer is None else f"{self.name}/{self.optimizer}"] = self.value
+        is_one_of_several = self.optimizer is not None and len(self.agent.optimizer_names) > 1
+        logs[f"{self.name}/{self.optimizer}" if is_one_of_several else self.name] = self.value
         if logs.get("complete", True):
             self._set(self._now)
 

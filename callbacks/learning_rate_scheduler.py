@@ -11,7 +11,7 @@ class LearningRateScheduler(HyperparameterScheduler):
     """Set the learning rate to a function of the steps, updates or episodes so far.
 
     `HyperparameterScheduler` describes when the rate is set. The logs of each episode hold the rate as `learning_rate`,
-    or `learning_rate/optimizer` if `optimizer` is given.
+    or `learning_rate/optimizer` for one of several optimizers.
 
     Args:
         schedule: a function of the count that returns the rate, such as one of `noterl.schedules`.
